@@ -1,4 +1,4 @@
-//! A copy of a device's heaps, with the same pools, routes and pairs.
+//! Copying of a device's heaps, with the same pools, routes and pairs.
 
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 /// The locks of a device's heaps, pools and pairs.
 pub(crate) struct LockedHeaps<'a, P: Platform> {
-    /// While it is locked, no pair and no pool comes or goes.
+    /// The registry. While it is locked, no pair and no pool is added or removed.
     registry: MutexGuard<'a, P::Lock, Registry<P::Storage>>,
     /// The heaps, by slot.
     heaps: Vec<HeapGuard<'a, P>>,
@@ -24,7 +24,7 @@ impl<P: Platform> Heaps<P> {
         LockedHeaps { registry: self.registry.lock(), heaps: Vec::new() }
     }
 
-    /// Locks all heaps. `locked` has the registry, so no heap is added.
+    /// Locks all heaps. `locked` holds the registry, so no heap is added.
     pub(crate) fn lock_all<'a>(&'a self, locked: &mut LockedHeaps<'a, P>) {
         locked.heaps.extend(self.slot_numbers().map(|slot| self.slot(slot).heap.lock_beside()));
     }
@@ -34,8 +34,8 @@ impl<P: Platform> Heaps<P> {
         self.ended.lock_beside()
     }
 
-    /// Returns the same heaps, as those of device 0. No call uses a pair of the copy, and the copy
-    /// has no trace.
+    /// Returns a copy of the heaps, as those of device 0. No call uses a pair of the copy, and the
+    /// copy has no trace.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -61,7 +61,7 @@ impl<P: Platform> Heaps<P> {
                 slot.start(number, |to| *to = (**heap).clone());
                 slot.state.take_over(&from.state);
                 slot.stream_state.store(from.stream_state.load(Ordering::Relaxed), Ordering::Relaxed);
-                // What other threads are adding is charged, and in no heap yet.
+                // Memory that other threads are adding is already charged, but in no heap yet.
                 slot.counters.take_over(&from.counters);
             };
             copy.slots.get_or_set(number, set).ok_or(Error::TableFull(HEAPS))?;
@@ -82,8 +82,8 @@ impl<P: Platform> Heaps<P> {
         Ok(Heaps { registry, ended, ..copy })
     }
 
-    /// Lists the heaps of a copy as dirty. The list is the copy's own, and none of its heaps is
-    /// there at first.
+    /// Adds the heaps of a copy to the list of dirty heaps. A copy has its own list, which is empty
+    /// at first.
     pub(crate) fn list_as_dirty(&self) {
         for number in self.slot_numbers() {
             let slot = self.slot(number);

@@ -1,17 +1,18 @@
-//! Dirty heaps: those that have to be read to find a sum over all heaps.
+//! Dirty heaps: those that must be read to find a sum over all heaps.
 //!
-//! A heap is *clean* while each of its leases is the present value, in every row of its counters.
-//! The sum of the leases, which the peaks keep, is then the sum over all clean heaps, and a peak is
-//! found by reading the dirty ones only.
+//! A heap is *clean* while each of its leases equals the present value, in every row of its
+//! counters. (A lease is the value up to which a counter may rise before this must be reported.)
+//! The sum of the leases, which the peaks keep, is then the sum over all clean heaps, so only the
+//! dirty heaps must be read to find a peak.
 //!
 //! ```text
 //! clean ─ a thread locks the heap to work on it ────────────────▶ dirty
 //!       ─ a request or a free on the fast path, which reports it ▶ dirty ─ too many are: leases are cut ─▶ clean
 //! ```
 //!
-//! The fast path takes no step more for it. A request of a clean heap exceeds a lease, and reports
-//! that anyway. A free that leaves a free block beside others does, too; one that empties a segment
-//! reports by the flag that tells of ended streams.
+//! This takes no extra step on the fast path. A request of a clean heap exceeds a lease, and
+//! reports this anyway. A free that leaves a free block next to others reports too, and one that
+//! empties a segment reports through the flag for ended streams.
 
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::platform::Platform;
@@ -19,11 +20,11 @@ use crate::heap::Heap;
 use crate::sync::{AtomicU32, Ordering, empty_by, impl_empty};
 use crate::tables::slot_table::NONE;
 
-/// The link of a clean heap, which is in no list. No heap has this number.
+/// The link of a clean heap, which is in no list. No heap uses this as its number.
 const CLEAN: u32 = NONE - 1;
 
-/// The place of a heap in the list of the dirty heaps: the next one, [`NONE`], or [`CLEAN`].
-/// Changes to and from [`CLEAN`] under the lock of the heap.
+/// The link of a heap in the list of dirty heaps: the next one, [`NONE`], or [`CLEAN`]. It changes
+/// to and from [`CLEAN`] under the lock of the heap.
 pub(crate) struct DirtyLink(AtomicU32);
 
 empty_by!(DirtyLink = Self(AtomicU32::new(CLEAN)));
@@ -35,7 +36,7 @@ impl DirtyLink {
         self.0.load(Ordering::Relaxed) == CLEAN
     }
 
-    /// Returns the next dirty heap. `None` at the end of the list, and for a clean heap.
+    /// Returns the next dirty heap, or `None` at the end of the list and for a clean heap.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         next_of(&self.0)
@@ -44,23 +45,23 @@ impl DirtyLink {
 
 #[inline]
 fn next_of(link: &AtomicU32) -> Option<u32> {
-    // `Acquire` pairs with the addition: the link of the heap is there before the heap is.
+    // `Acquire` pairs with the addition, so the link of a heap is visible before the heap is.
     Some(link.load(Ordering::Acquire)).filter(|&next| next < CLEAN)
 }
 
-/// The list of the dirty heaps. Threads add heaps at the start, each under the lock of the heap.
-/// Heaps are removed, and the list is walked, under the lock of the peaks only.
+/// The list of the dirty heaps. Threads add heaps at the start, each under the lock of its heap.
+/// Removing heaps and walking the list require the lock of the peaks.
 pub(crate) struct DirtyList {
     /// The number of the heap at the start, or [`NONE`].
     first: AtomicU32,
-    /// Number of heaps that were added, less the removed ones.
+    /// The number of heaps that were added, minus those that were removed.
     count: AtomicU32,
 }
 
 impl_empty! { DirtyList { first: AtomicU32::new(NONE), count } }
 
 impl DirtyList {
-    /// Adds the clean heap with a number. The heap's lock is held.
+    /// Adds the clean heap with the given number. The heap's lock is held.
     #[cold]
     pub(crate) fn add(&self, number: u32, link: &DirtyLink) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -74,13 +75,13 @@ impl DirtyList {
         }
     }
 
-    /// Removes the dirty heap with a number, which is clean then. The locks of the heap and of the
-    /// peaks are held.
+    /// Removes the dirty heap with the given number, which is then clean. The locks of the heap and
+    /// of the peaks are held.
     pub(crate) fn remove<'a>(&self, number: u32, link_of: impl Fn(u32) -> &'a DirtyLink) {
         let link = link_of(number);
         let next = link.0.load(Ordering::Relaxed);
-        // At the start, unless other threads have added heaps there: this one is behind another
-        // then.
+        // This heap is at the start, unless other threads have added heaps there. In that case it
+        // follows another one.
         if self.first.compare_exchange(number, next, Ordering::Acquire, Ordering::Relaxed).is_err() {
             let mut before = self.first();
             while let Some(of) = before.filter(|&of| link_of(of).next() != Some(number)) {
@@ -100,7 +101,7 @@ impl DirtyList {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Marks a heap as dirty: before a counter changes, or after that and before the lock ends. The
+    /// Marks a heap as dirty, before a counter changes or after it but before the lock ends. The
     /// caller holds the heap's lock.
     #[inline]
     pub(crate) fn mark_dirty(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
@@ -110,15 +111,15 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Marks a dirty heap as clean, once its leases are the present values. The caller holds the
+    /// Marks a dirty heap as clean, once its leases equal the present values. The caller holds the
     /// locks of the heap and of the peaks.
     pub(crate) fn mark_clean(&self, slot: &Slot<P>, heap: &mut Heap<P::Storage>) {
         self.dirty.remove(slot.number(), |number| &self.slot(number).dirty);
         heap.set_clean(true);
     }
 
-    /// Returns the number of dirty heaps. While other threads work, the number may be that of a
-    /// moment before.
+    /// Returns the number of dirty heaps. While other threads work, the number may be slightly out
+    /// of date.
     pub(crate) fn dirty_count(&self) -> u32 {
         self.dirty.count.load(Ordering::Relaxed)
     }

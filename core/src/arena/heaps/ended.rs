@@ -1,5 +1,5 @@
-//! The heaps of ended streams with segments to release: a mark on each heap, and the set of the
-//! marked ones.
+//! The heaps of ended streams that have segments to release: a mark on each heap, and the set of
+//! marked heaps.
 
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
 use crate::arena::platform::Platform;
@@ -22,13 +22,13 @@ fn key_of(slot: u32) -> Key {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Marks the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
-    /// `Holdings::release_ended` releases the segments of marked heaps before the device is asked
-    /// for more memory.
+    /// Marks the heap in `slot` if its stream has ended, because a segment of the heap may be
+    /// wholly free. `Holdings::release_ended` releases the segments of marked heaps before the
+    /// device is asked for more memory.
     #[inline]
     pub(crate) fn queue_if_ended(&self, slot: &Slot<P>) {
-        // One relaxed load for a live stream. A report that is just being stored is not lost:
-        // `stream_destroyed` releases the free segments itself after the report.
+        // One relaxed load for a live stream. A report that is being stored at this moment is not
+        // lost, because `stream_destroyed` releases the free segments itself after the report.
         if slot.stream_state.load(Ordering::Relaxed) == ENDED {
             self.queue_ended(slot);
         }
@@ -38,11 +38,11 @@ impl<P: Platform> Heaps<P> {
     #[cold]
     fn queue_ended(&self, slot: &Slot<P>) {
         let EndedHeaps { root, nodes } = &mut *self.ended.lock();
-        // Room first: a heap that found the table full is marked at its next free. The exchange
-        // admits a heap once.
+        // Make room first: a heap that finds the table full is marked at its next free. The
+        // exchange lets in each heap only once.
         let mark = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
         if nodes.make_room(1) && mark().is_ok() {
-            // A heap stays in the set when its stream goes on, and may end again.
+            // A heap stays in the set when its stream is used again, and this stream may end again.
             if nodes.at_least(*root, key_of(slot.number()), key_of) != Some(slot.number()) {
                 *root = nodes.insert(*root, slot.number(), key_of);
                 self.ended_count.fetch_add(1, Ordering::Relaxed);
@@ -50,11 +50,11 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Takes the mark off the heap with the lowest slot from `from` on, and returns the slot
+    /// Removes the mark from the heap with the lowest slot, from `from` on, and returns the slot
     /// number.
     pub(crate) fn pop_ended(&self, from: u32) -> Option<u32> {
-        // No heap is the common case, found without the lock: one marked at this moment is found by
-        // the next request that needs a segment.
+        // Usually there is no such heap, which is found without the lock. A heap that is marked at
+        // this moment is found by the next request that needs a segment.
         if self.ended_count() == 0 {
             return None;
         }
@@ -63,8 +63,8 @@ impl<P: Platform> Heaps<P> {
         *root = nodes.remove(*root, slot, key_of);
         self.ended_count.fetch_sub(1, Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
-        // Fails if the stream was revived or the pair vacated since it was marked: then `LIVE` must
-        // stay.
+        // Fails if the stream was revived or the pair became vacant since it was marked. `LIVE`
+        // must stay then.
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
         Some(slot)
     }
@@ -74,8 +74,8 @@ impl<P: Platform> Heaps<P> {
         self.ended_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the lowest slot from `from` on of a marked heap, which other threads may release at
-    /// any time.
+    /// Returns the lowest slot of a marked heap, from `from` on. Other threads may release this
+    /// heap at any time.
     pub(crate) fn next_ended(&self, from: u32) -> Option<u32> {
         if self.ended_count() == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! The tags with limits, and their places: found by the tag, however many there are.
+//! The tags with limits. They are found by a hash of the tag, however many there are.
 
 use crate::pool::{Tag, TagLimits};
 use crate::sync::impl_empty;
@@ -13,13 +13,13 @@ pub(crate) struct TagEntry {
     pub tag: Tag,
     /// The limits. `None` ⟺ the entry is vacant.
     pub limits: Option<TagLimits>,
-    /// Bytes of growth in progress, which are in no heap yet, or in a heap since a moment ago.
+    /// Bytes of growth in progress. They are in no heap yet, or have just been added to one.
     pub growing: u64,
-    /// Bytes about to go back, which are in a heap still, or in none since a moment ago.
+    /// Bytes that are about to go back. They are still in a heap, or have just left it.
     pub giving: u64,
-    /// Number of requests refused because of `max`.
+    /// The number of requests refused because of `max`.
     pub refusals: u64,
-    /// Bytes that went back because of the limits of a tag.
+    /// The bytes that went back because of the limits of a tag.
     pub given: u64,
     /// The next entry with the same hash of the tag.
     next: u32,
@@ -46,14 +46,14 @@ impl Indexed for TagEntry {
     }
 }
 
-/// The entries of tags with limits, vacant ones included. They are looked at only where a heap
-/// grows or memory is short.
+/// The entries of tags with limits, including vacant ones. They are read only when a heap grows or
+/// memory is short.
 #[derive(Clone)]
 pub(crate) struct LimitedTags<S: Storage> {
     entries: S::Table<TagEntry>,
-    /// Every entry by its tag, vacant ones included.
+    /// Every entry by its tag, including vacant ones.
     by_tag: HashIndex<S>,
-    /// No entry before this place is vacant.
+    /// All entries before this one have limits.
     first_vacant: usize,
 }
 
@@ -67,7 +67,7 @@ impl<S: Storage> Deref for LimitedTags<S> {
     }
 }
 
-/// The caller changes counts, and neither tags nor limits.
+/// The caller changes only counts, not tags or limits.
 impl<S: Storage> DerefMut for LimitedTags<S> {
     fn deref_mut(&mut self) -> &mut [TagEntry] {
         &mut self.entries
@@ -75,7 +75,7 @@ impl<S: Storage> DerefMut for LimitedTags<S> {
 }
 
 impl<S: Storage> LimitedTags<S> {
-    /// Returns the place of a tag's entry, also if the tag has no limits any longer.
+    /// Returns the place of a tag's entry, even if the tag has no limits any more.
     pub(crate) fn find(&self, tag: Tag) -> Option<usize> {
         self.by_tag.find(tag.0.get(), &self.entries).map(|at| at as usize)
     }
@@ -100,8 +100,8 @@ impl<S: Storage> LimitedTags<S> {
     /// # Errors
     /// [`CapacityError`] if the table is full.
     pub(crate) fn set(&mut self, tag: Tag, limits: Option<TagLimits>) -> Result<(), CapacityError> {
-        // The tag's own entry is used again, with its counts, also while a growth begun under
-        // earlier limits is in progress; another tag takes only an entry with no growth.
+        // The tag's own entry is used again, with its counts, even while a growth that started
+        // under earlier limits is in progress. Another tag takes only an entry without growth.
         if let Some(own) = self.find(tag) {
             self.entries[own].limits = limits;
             if limits.is_none() {

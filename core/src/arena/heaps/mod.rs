@@ -1,4 +1,4 @@
-//! Heaps of one device: two heaps, small and large, for each (stream, pool) pair with memory.
+//! The heaps of one device. Each (stream, pool) pair with memory has two, a small and a large one.
 //!
 //! ```text
 //! stream ─ map, no lock ─▶ pair ─▶ slots 2 · pair, 2 · pair + 1 ─▶ heap, under its own lock
@@ -6,13 +6,13 @@
 //!
 //! The first request of a stream in a pool makes a pair. A pair becomes vacant, and may then be
 //! assigned to another stream, when both heaps are empty and no call uses the pair. If the stream
-//! has ended or the pool has no users, the pair becomes vacant at once. Other empty pairs become
-//! vacant in a sweep, which runs when many pairs exist. Slots are never removed, so the slots take
-//! the memory of the largest number of pairs that existed at one time. An empty heap has no tables.
+//! has ended or the pool has no users, this happens at once. Other empty pairs become vacant in a
+//! sweep, which runs when there are many pairs. Slots are never removed, so they take the memory of
+//! the largest number of pairs that existed at one time. An empty heap has no tables.
 //!
-//! The fast path takes only the lock of one heap, and checks under the lock that the heap still
+//! The fast path takes only the lock of one heap, and checks under this lock that the heap still
 //! belongs to the stream. Every slow-path call *uses* the pair ([`PairUse`](pairs::PairUse)), which
-//! keeps the pair assigned to the stream until the call is done.
+//! keeps it assigned to the stream until the call is done.
 //!
 //! Nothing in this folder calls the device.
 
@@ -42,38 +42,38 @@ use crate::sync::{AtomicU32, AtomicU64, CachePadded, MutexGuard, Ordering, Rank,
 use crate::tables::{Lazy, OnceTable, Storage};
 use crate::trace::ring::Trace;
 
-/// State of a heap's stream: not reported as ended.
+/// The state of a heap's stream that has not been reported as ended.
 const LIVE: u32 = 0;
-/// State of a heap's stream: reported as ended.
+/// The state of a heap's stream that has been reported as ended.
 const ENDED: u32 = 1;
-/// State of a heap's stream: reported as ended, and the heap is marked in [`Heaps::ended`] for the
-/// release of free segments.
+/// The state of a heap's stream that has been reported as ended, if the heap is also marked in
+/// [`Heaps::ended`] for the release of free segments.
 const QUEUED: u32 = 2;
 
-/// One heap and its counters. Aligned to two cache lines, since the heap's own stream writes the
-/// slot at every call and few other threads read the slot.
+/// One heap and its counters. Aligned to two cache lines, because the heap's own stream writes the
+/// slot at every call, and few other threads read it.
 ///
-/// In the order written here, with the heap first: the compiler would place it by the trailing
-/// zeros of its size. After the counters, a `malloc` takes two instructions more and a `free` four,
-/// because the address of the lock is computed and kept.
+/// The fields are in the order written here, with the heap first. The compiler would place the heap
+/// by the trailing zeros of its size. After the counters, a `malloc` takes two instructions more
+/// and a `free` four, because the address of the lock is computed and kept.
 #[repr(C, align(128))]
 pub(crate) struct Slot<P: Platform> {
-    /// The heap, under a lock that is never held across a call to the device. Who locks it
-    /// directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::mark_dirty`].
+    /// The heap, under a lock that is never held across a call to the device. Code that locks it
+    /// directly, without [`Heaps::lock`], and changes a counter must call [`Heaps::mark_dirty`].
     pub heap: Ranked<P::Lock, Heap<P::Storage>>,
-    /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
+    /// The number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
     number: AtomicU32,
-    /// Count of the calls that use the pair. Valid in the slot of the small heap; unused in the
-    /// slot of the large heap.
+    /// The number of calls that use the pair. Valid in the slot of the small heap, unused in that
+    /// of the large heap.
     state: PairState,
     /// [`LIVE`], [`ENDED`] or [`QUEUED`]. Written under the registry's lock, except for the steps
     /// between [`ENDED`] and [`QUEUED`], which are written under the lock of [`Heaps::ended`].
     stream_state: AtomicU32,
-    /// Number of segments that are charged against the limit and not yet added to the heap.
+    /// The number of segments that are charged against the limit and not yet added to the heap.
     pub pending_segments: AtomicU32,
-    /// The place of the heap among the dirty ones.
+    /// The link of the heap in the list of dirty heaps.
     pub dirty: DirtyLink,
-    /// Counters of the heap's statistics. Vacating the pair does not reset the counters.
+    /// The counters of the heap's statistics. They are not reset when the pair becomes vacant.
     pub counters: HeapCounters,
 }
 
@@ -101,38 +101,38 @@ impl<P: Platform> Slot<P> {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Gives the slot its number, and changes its heap by `set`, before any other thread finds the
-    /// slot.
+    /// Gives the slot its number, and changes its heap with `set`, before any other thread can find
+    /// the slot.
     pub(super) fn start(&self, number: u32, set: impl FnOnce(&mut Heap<P::Storage>)) {
         self.number.store(number, Ordering::Relaxed);
         self.heap.start(rank_of(self.kind()), set);
     }
 }
 
-/// The lock of a heap, held.
+/// The guard of a locked heap.
 pub(crate) type HeapGuard<'a, P> = MutexGuard<'a, <P as Platform>::Lock, Heap<<P as Platform>::Storage>>;
 
-/// The heaps of one device, with the pairs and pools that the heaps belong to.
+/// The heaps of one device, with the pairs and pools that they belong to.
 pub(crate) struct Heaps<P: Platform> {
     /// The number of the device in the allocator.
     device: AtomicU32,
-    /// The default pool. In place, so the fast path reaches its streams with no lookup of the
-    /// pool.
+    /// The default pool. It is stored in place, so the fast path reaches its streams without
+    /// looking up the pool.
     pub default_pool: SharedPool<P::Storage>,
-    /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
+    /// The private pools. Entry `p` is pool `p`, and entry 0 is not used.
     pools: <P::Storage as Storage>::OnceTable<SharedPool<P::Storage>>,
-    /// The heaps: pair `p` has its small heap in slot `2 · p` and its large heap in slot
-    /// `2 · p + 1`. Slots are never removed.
+    /// The heaps. Pair `p` has its small heap in slot `2 · p` and its large heap in slot `2 · p +
+    /// 1`. Slots are never removed.
     pub slots: <P::Storage as Storage>::OnceTable<Slot<P>>,
-    /// Which pools, routes and pairs exist.
+    /// The pools, routes and pairs that exist.
     pub registry: Ranked<P::Lock, Registry<P::Storage>>,
-    /// Heaps of ended streams in which a segment became wholly free since.
+    /// The heaps of ended streams in which a segment has become wholly free since the end.
     ended: Ranked<P::Lock, EndedHeaps<P::Storage>>,
-    /// The number of heaps in `ended`, which is read without its lock. Written under the lock.
+    /// The number of heaps in `ended`. Read without its lock, and written under it.
     ended_count: AtomicU32,
-    /// The heaps not clean.
+    /// The heaps that are not clean.
     pub dirty: DirtyList,
-    /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
+    /// Not 0 ⟺ the caches of idle pairs should be released before more memory is obtained.
     pub idle_due: AtomicU32,
     /// The recorded events of all heaps, except those still in the buffers of the heaps.
     pub trace: CachePadded<Trace<P::Lock, P::Storage>>,
@@ -154,7 +154,7 @@ impl_empty! {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Makes the heaps those of the device with number `device`, with the default pool.
+    /// Sets the number of the device, and creates the default pool.
     pub(crate) fn start(&self, device: u32, policy: Policy) {
         self.device.store(device, Ordering::Relaxed);
         self.registry.lock().start(policy);
@@ -174,17 +174,17 @@ impl<P: Platform> Heaps<P> {
         heap
     }
 
-    /// Sets the heap's clock to the search count of the heap's pool, if free blocks have ages.
+    /// Sets the heap's clock to the search count of its pool, if free blocks have ages.
     #[inline(always)]
     pub(crate) fn set_clock(&self, heap: &mut Heap<P::Storage>) {
         // Ages need both a limit and a collection threshold. Without them the clock stands still,
-        // and the fast path pays for one test of a field of the locked heap.
+        // and the fast path only pays for one test of a field of the locked heap.
         if heap.rules.ages {
             heap.clock = self.searches(heap).load(Ordering::Relaxed);
         }
     }
 
-    /// Returns the count of searches through free blocks of the heap's pool and kind.
+    /// Returns the number of searches through free blocks in the heap's pool, for its kind.
     // Cold, so that `set_clock`, which is inlined everywhere, stays one test and one jump.
     #[cold]
     pub(crate) fn searches(&self, heap: &Heap<P::Storage>) -> &AtomicU64 {
@@ -196,26 +196,27 @@ impl<P: Platform> Heaps<P> {
         self.slots.get(slot).expect("slots are never removed")
     }
 
-    /// Iterates over the slot numbers of all heaps, heaps of vacant pairs included.
+    /// Iterates over the slot numbers of all heaps, including those of vacant pairs.
     pub(crate) fn slot_numbers(&self) -> impl Iterator<Item = u32> {
         (0..).take_while(|&slot| self.slots.get(slot).is_some())
     }
 
     /// Returns the lock-free part of the pool with number `pool`.
     pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<P::Storage> {
-        // The default pool lies in the arena itself: one load less on the way to a stream's pair.
+        // The default pool is in the arena itself, which saves a load on the way to a stream's
+        // pair.
         if pool == 0 {
             return &self.default_pool;
         }
         self.pools.get(pool).expect("a pool in the registry has a shared part")
     }
 
-    /// Returns the reference under which the page map lists the segments of the heap in `slot`.
+    /// Returns the reference that the page map uses for segments of the heap in `slot`.
     pub(crate) fn heap_ref(&self, slot: u32) -> HeapRef {
         HeapRef { device: self.device(), heap: slot }
     }
 
-    /// Drops the tables of a heap without segments, after writing the heap's events to the trace.
+    /// Drops the tables of a heap without segments, after writing its events to the trace.
     pub(crate) fn drop_tables(&self, heap: &mut Heap<P::Storage>) {
         if heap.is_empty() {
             self.flush_trace(heap);
@@ -223,23 +224,23 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Moves the events in the buffer of a heap to the ring.
+    /// Moves the events in a heap's buffer to the ring.
     #[cold]
     pub(crate) fn flush_trace(&self, heap: &mut Heap<P::Storage>) {
-        // A heap whose sets were never made has no buffer, and must not get one here.
+        // A heap with sets that were never made has no buffer, and must not get one here.
         if heap.sets.is_made() {
             self.trace.take(&mut heap.sets.trace);
         }
     }
 
-    /// Iterates over the counters of every heap. Includes the heaps of vacant pairs, whose totals
-    /// remain part of the device's statistics.
+    /// Iterates over the counters of every heap. Includes the heaps of vacant pairs, because their
+    /// totals remain part of the device's statistics.
     pub(crate) fn heap_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.counters)))
     }
 }
 
-/// The rank of a heap's lock: of a pair, the small heap is locked first.
+/// Returns the rank of a heap's lock. The small heap of a pair is locked first.
 fn rank_of(kind: PoolKind) -> Rank {
     match kind {
         PoolKind::Small => Rank::SmallHeap,

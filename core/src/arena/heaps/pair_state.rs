@@ -1,5 +1,5 @@
-//! State of a pair of heaps: vacant or assigned to a stream, and the number of calls that use the
-//! pair. A pair is assigned to another stream only while no call uses the pair.
+//! The state of a pair of heaps: whether it is vacant or assigned to a stream, and how many calls
+//! use it. A pair is assigned to another stream only while no call uses it.
 //!
 //! ```text
 //!           open                   enter                  leave, the last user
@@ -9,23 +9,24 @@
 //!    └───────────────────┴─────────────────────────────────────────────────────────┘ if leaving
 //! ```
 //!
-//! A slow-path call looks the pair up by stream, enters the pair, and checks under a heap's lock
-//! that the pair still belongs to the stream. The pair keeps the stream until the call leaves. The
-//! state is one atomic word, so each transition has one owner: of a call that enters and a call
-//! that closes at the same time, exactly one succeeds.
+//! A slow-path call looks up the pair by stream, enters it, and checks under a heap's lock that it
+//! still belongs to the stream. The pair keeps its stream until the call leaves. The state is one
+//! atomic word, so each transition has one owner: if one call enters while another closes, exactly
+//! one of them succeeds.
 
 use crate::sync::{AtomicU32, Ordering, empty_by};
 
-/// Mark of a vacant pair, which belongs to no stream.
+/// The mark of a vacant pair, which belongs to no stream.
 const VACANT: u32 = 1 << 31;
-/// Mark of a pair that becomes vacant when both heaps are empty, because the stream has ended or
-/// the pool has no users.
+/// The mark of a pair that becomes vacant when both heaps are empty, because its stream has ended
+/// or its pool has no users.
 const LEAVING: u32 = 1 << 30;
-/// Mask of the number of calls that use the pair. Each thread is in at most a few calls, so the
+/// The mask of the number of calls that use the pair. Each thread is in at most a few calls, so the
 /// number does not reach the marks.
 const USERS: u32 = LEAVING - 1;
 
-/// Atomic word of the marks [`VACANT`] and [`LEAVING`] and the number of calls that use the pair.
+/// An atomic word with the marks [`VACANT`] and [`LEAVING`] and the number of calls that use the
+/// pair.
 #[derive(Debug)]
 pub(crate) struct PairState(AtomicU32);
 
@@ -41,14 +42,15 @@ impl PairState {
     /// [`leave`](Self::leave) in either case.
     pub(crate) fn enter(&self) -> bool {
         // Adding first and testing the old word afterwards needs one instruction and no retry. The
-        // count of a vacant pair is harmless: `close` has succeeded already, `open` adds to it.
-        // Acquire: the caller sees all writes of the thread that opened the pair.
+        // count of a vacant pair is harmless, because `close` has already succeeded, and `open`
+        // adds to the count. Acquire: the caller sees all writes of the thread that opened the
+        // pair.
         self.0.fetch_add(1, Ordering::Acquire) & VACANT == 0
     }
 
     /// Removes the caller from the count of users. Returns true for the last user of a pair marked
-    /// as leaving: the caller then tries to close the pair, since an earlier attempt to close has
-    /// found the pair in use.
+    /// as leaving. This caller then tries to close the pair, because an earlier attempt found it in
+    /// use.
     pub(crate) fn leave(&self) -> bool {
         // Release: a thread that closes the pair sees all writes of the users.
         let word = self.0.fetch_sub(1, Ordering::AcqRel);
@@ -78,20 +80,20 @@ impl PairState {
     }
 
     /// Makes a pair with empty heaps vacant, and returns true. Returns false if a call uses the
-    /// pair or the pair is vacant already.
+    /// pair or it is already vacant.
     ///
     /// The caller holds the registry's lock and both heap locks, so a call that enters too late
-    /// finds the pair vacant before the call can add to the heaps.
+    /// finds the pair vacant before it can add to the heaps.
     pub(crate) fn close(&self) -> bool {
-        // Clears `LEAVING` as well: the next stream starts with an unmarked pair.
+        // Also clears `LEAVING`, so that the next stream starts with an unmarked pair.
         let unused = |word: u32| (word & !LEAVING == 0).then_some(VACANT);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unused).is_ok()
     }
 
-    /// Opens a vacant pair, with the caller as the first user. The caller holds the registry's
+    /// Opens a vacant pair, with the caller as its first user. The caller holds the registry's
     /// lock.
     pub(crate) fn open(&self) {
-        // Calls that looked the pair up by its former stream may be counted at this moment. Such a
+        // Calls that looked up the pair by its former stream may be counted at this moment. Such a
         // call finds another stream, and leaves. The count goes up before the mark is cleared, so
         // the pair is never open with a count of 0. Release: pairs with the Acquire in `enter`.
         self.0.fetch_add(1, Ordering::Relaxed);

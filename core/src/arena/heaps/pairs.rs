@@ -1,4 +1,4 @@
-//! Pairs of heaps: found, made, used, and made vacant.
+//! Pairs of heaps: finds, makes and uses them, and makes them vacant.
 
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Pair, Registry};
@@ -13,18 +13,19 @@ use crate::sync::Ordering;
 use crate::tables::OnceTable;
 use crate::units::{NO_STREAM, StreamId};
 
-/// Name of the table of slots, for [`Error::TableFull`].
+/// The name of the table of slots, for [`Error::TableFull`].
 pub(crate) const HEAPS: &str = "heaps";
-/// Name of the tables of pairs and streams, for [`Error::TableFull`].
+/// The name of the tables of pairs and streams, for [`Error::TableFull`].
 pub(crate) const STREAMS: &str = "streams";
 
-/// Guard that keeps a pair of heaps assigned to its stream and pool.
+/// A guard that keeps a pair of heaps assigned to its stream and pool.
 ///
-/// Dropping the guard leaves the pair. The last guard of a pair marked as leaving also vacates the
-/// pair if both heaps are empty, and takes the registry's lock and both heap locks to do so.
+/// Dropping the guard leaves the pair. If the pair is marked as leaving, dropping its last guard
+/// also makes it vacant if both heaps are empty, which takes the registry's lock and both heap
+/// locks.
 pub(crate) struct PairUse<'a, P: Platform> {
     heaps: &'a Heaps<P>,
-    /// Number of the pair.
+    /// The number of the pair.
     pub pair: u32,
 }
 
@@ -44,28 +45,28 @@ impl<P: Platform> Drop for PairUse<'_, P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the state word of `pair`, which lies in the slot of the small heap.
+    /// Returns the state word of `pair`, which is in the slot of the small heap.
     fn pair_state(&self, pair: u32) -> &PairState {
         &self.slot(slot_of(pair, PoolKind::Small)).state
     }
 
-    /// Uses the pair of (stream, pool) for a request. Makes the pair if none exists, and clears the
-    /// marks of a pair whose stream was reported as ended or whose pool had no users.
+    /// Uses the pair of (stream, pool) for a request. Makes the pair if there is none. Clears the
+    /// marks of a pair if its stream was reported as ended or its pool had no users.
     pub(crate) fn use_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, P>, Error> {
         let found = match self.find_pair(pool, stream) {
             Some(found) => found,
             None => self.make_pair(pool, stream, true)?,
         };
-        // A relaxed load is enough: the pair is in use, so a pair still marked cannot be vacated
-        // before `revive_pair` has taken the registry's lock.
+        // A relaxed load is enough. The pair is in use, so even if it is still marked, it cannot
+        // become vacant before `revive_pair` has taken the registry's lock.
         if self.pair_state(found.pair).is_leaving() {
             self.revive_pair(found.pair);
         }
         Ok(found)
     }
 
-    /// Uses the pair of (stream, pool) for a forecast. Does not revive a pair whose stream has
-    /// ended; a pair made for the forecast becomes vacant when the guard is dropped.
+    /// Uses the pair of (stream, pool) for a forecast. Does not revive a pair if its stream has
+    /// ended. A pair that is made for the forecast becomes vacant when the guard is dropped.
     pub(crate) fn use_pair_for_forecast(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, P>, Error> {
         self.find_pair(pool, stream).map_or_else(|| self.make_pair(pool, stream, false), Ok)
     }
@@ -76,18 +77,18 @@ impl<P: Platform> Heaps<P> {
             let pair = self.shared_pool(pool).streams.get(stream.0)?;
             let found = self.enter_pair(pair);
             if let Some(found) = found {
-                // The lookup took no lock: check under the heap's lock that the pair still belongs
-                // to the stream. From here on the use keeps the assignment.
+                // The lookup took no lock, so check under the heap's lock that the pair still
+                // belongs to the stream. From here on the use keeps the assignment.
                 let heap = self.slot(found.slot(PoolKind::Small)).heap.lock();
                 if heap.stream == stream && heap.pool == pool {
                     drop(heap);
                     return Some(found);
                 }
-                // Drop order matters: `heap` unlocks before `found` leaves, since leaving may lock
-                // the registry and this heap.
+                // The drop order matters: `heap` is unlocked before `found` leaves, because leaving
+                // may lock the registry and this heap.
             }
-            // The pair was vacated or assigned to another stream after the lookup. `vacate` removes
-            // the stream from the map before it unlocks the registry.
+            // The pair became vacant or was assigned to another stream after the lookup. `vacate`
+            // removes the stream from the map before it unlocks the registry.
             drop(self.registry.lock());
         }
     }
@@ -97,7 +98,7 @@ impl<P: Platform> Heaps<P> {
         self.pair_state(used.pair).users() == 1
     }
 
-    /// Uses `pair`, whichever stream has the pair. Returns `None` if the pair is vacant.
+    /// Uses `pair`, whichever stream it belongs to. Returns `None` if the pair is vacant.
     pub(crate) fn enter_pair(&self, pair: u32) -> Option<PairUse<'_, P>> {
         let open = self.pair_state(pair).enter();
         // `enter` counts the caller even if the pair is vacant. The guard is made in either case,
@@ -114,8 +115,8 @@ impl<P: Platform> Heaps<P> {
         Some((stream, self.enter_pair(pair)?))
     }
 
-    /// Iterates over the pairs of a pool, by ascending stream. Each item is a guard: the pair keeps
-    /// its stream while the caller holds the item.
+    /// Iterates over the pairs of a pool, by ascending stream. Each item is a guard, so the pair
+    /// keeps its stream while the caller holds the item.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, P>> {
         let mut after = None;
         // Steps by stream and not by pair number, so pairs that come or go between two steps do no
@@ -128,19 +129,19 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Makes and uses the pair of (stream, pool), or uses a pair that another thread has made since
-    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless
+    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call, unless
     /// the call adds a segment.
     #[cold]
     fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, P>, Error> {
         Error::refuse_reserved(stream)?;
         let streams = &self.shared_pool(pool).streams;
         let mut registry = self.registry.lock();
-        // The map names no vacant pair while the registry is locked, so entering succeeds.
+        // The map contains no vacant pair while the registry is locked, so entering succeeds.
         if let Some(made) = streams.get(stream.0).and_then(|pair| self.enter_pair(pair)) {
             return Ok(made);
         }
-        // Only empty pairs can be vacated here: releasing the caches of idle pairs calls the
-        // device, which must not happen under the registry's lock. `release_ended` does so later.
+        // Only empty pairs can become vacant here. Releasing the caches of idle pairs calls the
+        // device, which must not happen under the registry's lock; `release_ended` does this later.
         if permanent && registry.is_sweep_due() {
             self.vacate_empty_pairs(&mut registry);
             self.idle_due.store(1, Ordering::Relaxed);
@@ -151,14 +152,14 @@ impl<P: Platform> Heaps<P> {
             room = self.room_for_pair(&mut registry);
         }
         let pair = room?;
-        // All room is reserved before the first change, so a full table leaves nothing to undo.
+        // All room is made before the first change, so a full table leaves nothing to undo.
         if !streams.make_room(1) {
             return Err(Error::TableFull(STREAMS));
         }
         self.assign_heaps(&registry, pair, pool, stream);
         registry.add_pair(stream, pool);
         self.set_leaving(&registry, pair, !permanent);
-        // Open before publishing: a thread that finds the pair in the map finds the pair open.
+        // Open before publishing, so that a thread that finds the pair in the map finds it open.
         self.pair_state(pair).open();
         streams.insert(stream.0, pair);
         Ok(PairUse { heaps: self, pair })
@@ -195,8 +196,8 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Clears the marks of a pair that was to become vacant: a request shows that the stream is
-    /// live and the pool is in use.
+    /// Clears the marks of a pair that was about to become vacant, because a request shows that the
+    /// stream is live and the pool is in use.
     #[cold]
     fn revive_pair(&self, pair: u32) {
         let registry = self.registry.lock();
@@ -204,8 +205,8 @@ impl<P: Platform> Heaps<P> {
         self.set_ended(&registry, pair, false);
     }
 
-    /// Marks `pair` to become vacant as soon as both heaps are empty and no call uses the pair, or
-    /// clears the mark. The parameter `_registry` shows that the registry is locked.
+    /// Marks `pair` to become vacant as soon as both heaps are empty and no call uses it, or clears
+    /// the mark. The parameter `_registry` shows that the registry is locked.
     pub(crate) fn set_leaving(&self, _registry: &Registry<P::Storage>, pair: u32, leaving: bool) {
         self.pair_state(pair).set_leaving(leaving);
     }
@@ -228,7 +229,7 @@ impl<P: Platform> Heaps<P> {
         self.vacate(&mut self.registry.lock(), pair);
     }
 
-    /// Makes every pair vacant whose heaps are empty and which no call uses.
+    /// Makes every pair vacant that no call uses, if its heaps are empty.
     fn vacate_empty_pairs(&self, registry: &mut Registry<P::Storage>) {
         for pair in 0..registry.pairs.len() as u32 {
             self.vacate(registry, pair);
@@ -236,16 +237,17 @@ impl<P: Platform> Heaps<P> {
         registry.finish_sweep();
     }
 
-    /// Makes `pair` vacant under the registry's lock, if both heaps are empty and no call uses the
-    /// pair. Also removes a private pool that has lost its last pair and has no users.
+    /// Makes `pair` vacant under the registry's lock, if both heaps are empty and no call uses it.
+    /// Also removes a private pool that has lost its last pair and has no users.
     pub(crate) fn vacate(&self, registry: &mut Registry<P::Storage>, pair: u32) {
         let Pair { stream, pool, exists, .. } = registry.pairs[pair as usize];
         if !exists {
             return;
         }
         {
-            // The only place that holds two heap locks. The fast path takes blocks only from
-            // segments in the heap, and the slow path enters first: a closed pair stays empty.
+            // This is the only place that holds two heap locks. The fast path takes blocks only
+            // from segments in the heap, and the slow path enters first, so a closed pair stays
+            // empty.
             let mut small = self.slot(slot_of(pair, PoolKind::Small)).heap.lock();
             let mut large = self.slot(slot_of(pair, PoolKind::Large)).heap.lock();
             if !small.is_empty() || !large.is_empty() || !self.pair_state(pair).close() {
@@ -253,8 +255,8 @@ impl<P: Platform> Heaps<P> {
             }
             for heap in [&mut small, &mut large] {
                 self.drop_tables(heap);
-                // A fast-path call that looked the pair up earlier compares its stream with
-                // `NO_STREAM` under the heap's lock, and turns to the slow path.
+                // A fast-path call that looked up the pair earlier compares its stream with
+                // `NO_STREAM` under the heap's lock, and takes the slow path.
                 let rules = heap.rules;
                 heap.begin(NO_STREAM, 0, rules, None);
             }
@@ -262,18 +264,18 @@ impl<P: Platform> Heaps<P> {
                 self.slot(slot_of(pair, kind)).stream_state.store(LIVE, Ordering::Relaxed);
             }
         }
-        // `find_pair` waits for the registry's lock between `close` and the removal.
+        // Between `close` and the removal, `find_pair` waits for the registry's lock.
         self.shared_pool(pool).streams.remove(stream.0);
         registry.remove_pair(pair);
         registry.remove_pool_if_empty(pool);
     }
 
-    /// Uses the first pair without live blocks all of whose segments may be released.
+    /// Uses the first pair that has no live blocks and may release all its segments.
     pub(crate) fn idle_pair(&self) -> Option<PairUse<'_, P>> {
         let mut next = 0;
         loop {
-            // The registry's lock ends with this block: `is_idle` locks heaps one at a time, and
-            // dropping a guard may lock the registry again.
+            // The registry's lock ends with this block, because `is_idle` locks heaps one at a
+            // time, and dropping a guard may lock the registry again.
             let used = {
                 let registry = self.registry.lock();
                 next = registry.existing_pair(next)?;
@@ -284,7 +286,7 @@ impl<P: Platform> Heaps<P> {
                 [PoolKind::Small, PoolKind::Large].into_iter().all(|kind| {
                     let slot = self.slot(used.slot(kind));
                     let gives = slot.heap.lock().keeps == Keeps::Nothing;
-                    // A pending segment is about to get a live block: the pair is not idle.
+                    // A pending segment is about to get a live block, so the pair is not idle.
                     gives
                         && slot.counters.current(Stat::Active) == 0
                         && slot.pending_segments.load(Ordering::Relaxed) == 0
@@ -296,9 +298,9 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Returns the first existing pair from number `from` on and whether the pair is idle, and
-    /// records the pair's allocation count for the next sweep. An idle pair has no live block and
-    /// has served no request since the previous sweep.
+    /// Returns the first existing pair from number `from` on, and whether it is idle. Records the
+    /// pair's allocation count for the next sweep. An idle pair has no live block and has served no
+    /// request since the previous sweep.
     pub(crate) fn sweep_pair(&self, from: u32) -> Option<(u32, bool)> {
         let mut registry = self.registry.lock();
         let pair = registry.existing_pair(from)?;

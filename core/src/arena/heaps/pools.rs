@@ -1,8 +1,8 @@
-//! Private pools: created, retained, released, and removed.
+//! Private pools: creates, retains, releases and removes them.
 //!
-//! Each operation changes the registry under its lock, and updates the heaps that the change
-//! concerns under the same lock. Heap locks are taken under the registry's lock, one at a time. No
-//! memory is allocated or released under the registry's lock.
+//! Each operation changes the registry under its lock, and updates the affected heaps under the
+//! same lock. Heap locks are taken under the registry's lock, one at a time. No memory is allocated
+//! or released under the registry's lock.
 
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
@@ -15,8 +15,8 @@ use crate::tables::OnceTable;
 use crate::units::StreamId;
 
 impl<P: Platform> Heaps<P> {
-    /// Creates a pool with one user. The name is `id`, or the next unused name chosen by the
-    /// allocator.
+    /// Creates a pool with one user. Its name is `id`, or the next unused name if the allocator
+    /// chooses.
     ///
     /// # Errors
     ///
@@ -24,9 +24,9 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
         let mut registry = self.registry.lock();
         let id = id.unwrap_or_else(|| {
-            // Above every name `(0, number)` so far. The loop ends at the first step unless the
-            // program has taken the highest number: then the numbers begin anew, and pool 0 is
-            // passed over.
+            // The name is above every name `(0, number)` so far. The loop ends at the first step
+            // unless the program has taken the highest number. Then the numbers start again, and
+            // pool 0 is skipped.
             let mut name = registry.pools_made.wrapping_add(1);
             while registry.pool(PoolId(0, name)).is_some() {
                 name = name.wrapping_add(1);
@@ -37,13 +37,14 @@ impl<P: Platform> Heaps<P> {
             return Err(Error::PoolExists(id));
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
-        // The shared part of a removed pool is used again: its map of streams is empty.
+        // If the shared part of a removed pool is used again, its map of streams is empty.
         let Some(shared) = self.pools.get_or_set(pool, |_| ()) else {
             registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
         };
         shared.set_id(id);
-        // Names the allocator chooses have a first number of 0: keep them ahead of the program's.
+        // Names that the allocator chooses start with 0, and must stay ahead of the program's
+        // names.
         if id.0 == 0 {
             registry.pools_made = registry.pools_made.max(id.1);
         }
@@ -51,7 +52,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Adds a user to the pool named `id`, or creates the pool with `options`. An existing pool
-    /// takes over `options` only if the pool had no users and routes.
+    /// takes over `options` only if it had no users and no routes.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl<P: Platform> Heaps<P> {
             let Ok(pool) = registry.private_pool(id) else {
                 drop(registry);
                 match self.create_pool(Some(id), options) {
-                    // Another thread has created the pool since the lock was dropped: retain it.
+                    // Another thread has created the pool since the lock was dropped, so retain it.
                     Err(Error::PoolExists(_)) if id != PoolId::DEFAULT => continue,
                     made => return made.map(|_| ()),
                 }
@@ -87,14 +88,15 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
-    /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become
-    /// vacant when they are empty.
+    /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked, so that they
+    /// become vacant when they are empty.
     pub(crate) fn apply_use(&self, registry: &Registry<P::Storage>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
                 slot.heap.lock().keeps = registry.keeps(pool);
-                // Free segments of an ended stream were kept for the pool: release them now.
+                // Free segments of an ended stream were kept for the pool. They can be released
+                // now.
                 if unused {
                     self.queue_if_ended(slot);
                 }
@@ -103,9 +105,9 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Records that a captured graph has memory of `pool`, or will have. From now on no rule and no
-    /// call gives memory of the pool back, until it has no users: a unit that was chosen before is
-    /// refused under the heap's lock.
+    /// Records that a captured graph has memory of `pool`, or will have some. From now on no rule
+    /// and no call gives memory of the pool back until the pool has no users. If a unit was chosen
+    /// before, it is refused under the heap's lock.
     pub(crate) fn set_captured(&self, registry: &mut Registry<P::Storage>, pool: u32) {
         if registry.pools[pool as usize].captured {
             return;
@@ -118,22 +120,22 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Counts the end of a request in a private pool, as counted by
-    /// [`enter_pool`](Self::enter_pool). Removes the pool if the request was the last use.
+    /// Counts the end of a request in a private pool, which [`enter_pool`](Self::enter_pool)
+    /// counted at its start. Removes the pool if this was its last use.
     pub(crate) fn leave_pool(&self, pool: u32) {
         let mut registry = self.registry.lock();
         registry.pools[pool as usize].requests -= 1;
         self.finish_use(&mut registry, pool);
     }
 
-    /// Makes the segments of `pool` releasable, vacates the pool's empty pairs, and removes the
-    /// pool if no pair is left. Does nothing for a pool in use.
+    /// Makes the segments of `pool` releasable, makes its empty pairs vacant, and removes the pool
+    /// if no pair is left. Does nothing for a pool in use.
     pub(crate) fn finish_use(&self, registry: &mut Registry<P::Storage>, pool: u32) {
         if !registry.is_unused(pool) {
             return;
         }
         self.apply_use(registry, pool);
-        // Steps by stream: `vacate` removes pairs from the set while the loop walks the set.
+        // Steps by stream, because `vacate` removes pairs from the set while the loop walks it.
         let mut after = None;
         while let Some((stream, pair)) = registry.next_pair(pool, after) {
             self.vacate(registry, pair);
@@ -142,8 +144,8 @@ impl<P: Platform> Heaps<P> {
         registry.remove_pool_if_empty(pool);
     }
 
-    /// Applies `options` to every heap of `pool`. The registry is locked, so no other
-    /// thread makes a pair.
+    /// Applies `options` to every heap of `pool`. The registry is locked, so no other thread makes
+    /// a pair.
     fn apply_pool_options(&self, registry: &mut Registry<P::Storage>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         self.apply_rules(registry, pool);
@@ -163,11 +165,12 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Makes the heaps of a private pool in use take new memory from the host, or no longer.
-    /// Segments that the heaps have stay.
+    /// Sets whether the heaps of a private pool in use take new memory from the host. Segments that
+    /// the heaps already have stay.
     pub(crate) fn set_supplied(&self, pool: u32, supplied: bool) {
         let shared = self.shared_pool(pool);
-        // Read without the lock: the answer changes once or twice in the life of a pool.
+        // Read without the lock, because the answer changes only once or twice in the life of a
+        // pool.
         if shared.is_supplied() != supplied {
             let registry = self.registry.lock();
             shared.set_supplied(&registry, supplied);
@@ -181,19 +184,20 @@ impl<P: Platform> Heaps<P> {
         Ok(registry.pools[registry.private_pool(id)? as usize].users)
     }
 
-    /// Removes a user of the pool named `id`. A pool without users gets the default options, its
-    /// free segments are released with the rest of the cache, and captures into it end.
+    /// Removes a user of the pool named `id`. When no user is left, the pool gets the default
+    /// options, its free segments are released with the rest of the cache, and captures into it
+    /// end.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPool`], also if the pool has no user.
+    /// [`Error::UnknownPool`], which is also returned if the pool has no user.
     pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
         let entry = &mut registry.pools[pool as usize];
         entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
         if entry.users == 0 {
-            // The graph of a capture that was begun is a user: without one there will be no graph.
+            // The graph of a capture in progress is a user. Without one there will be no graph.
             while registry.remove_route(pool, RoutePurpose::Capture, None).is_some() {}
             self.apply_pool_options(&mut registry, pool, PoolOptions::default());
             self.finish_use(&mut registry, pool);
@@ -208,7 +212,8 @@ impl<P: Platform> Heaps<P> {
 
     /// Iterates over the numbers of the unused private pools.
     pub(crate) fn unused_pools(&self) -> impl Iterator<Item = u32> {
-        // The registry is locked for each step and not between steps: callers release segments.
+        // The registry is locked during each step but not between steps, because callers release
+        // segments.
         let mut pool = 0;
         core::iter::from_fn(move || {
             let registry = self.registry.lock();
@@ -217,8 +222,8 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Uses the stream's pair in the first pool from number `from` on with a pair of the stream,
-    /// and marks the pair as ended and leaving. Returns the pool and the guard.
+    /// Uses the stream's pair in the first pool that has one, from number `from` on, and marks the
+    /// pair as ended and leaving. Returns the pool and the guard.
     pub(crate) fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, P>)> {
         let registry = self.registry.lock();
         let (pool, pair) = registry.next_pair_of(from, stream)?;

@@ -1,11 +1,11 @@
-//! Registry of one device: private pools, the routes of requests into pools, and the pairs of
+//! The registry of one device: private pools, the routes of requests into pools, and the pairs of
 //! heaps.
 //!
-//! A private pool keeps its blocks apart from all other blocks. Pool 0 is the default pool and
-//! always exists. A pool is *in use* as long as a user may allocate from the pool or replay a graph
-//! captured into the pool. After the last user has released the pool, the pool's free segments are
-//! released with the rest of the cache. A pool without users and segments is removed, and its
-//! number becomes vacant.
+//! A private pool keeps its blocks separate from all other blocks. Pool 0 is the default pool and
+//! always exists. A pool is *in use* as long as a user may allocate from it or replay a graph that
+//! was captured into it. After the last user has released the pool, its free segments are released
+//! with the rest of the cache. A pool without users and segments is removed, and its number becomes
+//! vacant.
 
 use crate::arena::heaps::limited::LimitedTags;
 use crate::config::Policy;
@@ -21,16 +21,16 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::{NO_STREAM, StreamId};
 
-/// Part of a pool that calls read without the registry's lock.
+/// The part of a pool that calls read without the registry's lock.
 pub(crate) struct SharedPool<S: Storage> {
-    /// Map from stream to the number of the stream's pair. Written under the registry's lock.
+    /// The map from a stream to the number of its pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
-    /// Number of searches through the free blocks and of epochs, by kind of heap: the clock that
-    /// free blocks are stamped with. Searches count only while a limit and a collection threshold
-    /// are set.
+    /// The number of searches through the free blocks, plus the number of epochs, by kind of heap.
+    /// Free blocks are stamped with this clock. Searches count only while both a limit and a
+    /// collection threshold are set.
     pub searches: [AtomicU64; 2],
-    /// Both halves of the pool's name, for readers that hold a heap's lock and so must not lock the
-    /// registry. Written under the registry's lock, while the pool has no heap.
+    /// Both halves of the pool's name, for readers that hold a heap's lock and therefore must not
+    /// lock the registry. Written under the registry's lock, while the pool has no heap.
     id: [AtomicU64; 2],
     /// Not 0 ⟺ the host supplies the segments of the pool. Written under the registry's lock.
     supplied: AtomicU32,
@@ -39,7 +39,7 @@ pub(crate) struct SharedPool<S: Storage> {
 impl_empty! { [S: Storage] SharedPool<S> { streams, searches, id, supplied } }
 
 impl<S: Storage> SharedPool<S> {
-    /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool
+    /// Sets the name of a pool that has no heap yet. The device allocates the segments of the pool
     /// until the host is asked.
     pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
         self.id[0].store(first, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl<S: Storage> SharedPool<S> {
         self.supplied.store(0, Ordering::Relaxed);
     }
 
-    /// Takes over name, clocks and supply of another pool, and no stream.
+    /// Takes over the name, clocks and supply of another pool, but no stream.
     pub(super) fn take_over(&self, other: &Self) {
         for at in 0..2 {
             self.id[at].store(other.id[at].load(Ordering::Relaxed), Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl<S: Storage> SharedPool<S> {
         self.supplied.store(other.supplied.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Whether the host supplies the segments of the pool, as far as the host was asked.
+    /// Returns whether the host supplies the segments of the pool, according to its latest answer.
     pub(crate) fn is_supplied(&self) -> bool {
         self.supplied.load(Ordering::Relaxed) != 0
     }
@@ -67,137 +67,139 @@ impl<S: Storage> SharedPool<S> {
         self.supplied.store(u32::from(supplied), Ordering::Relaxed);
     }
 
-    /// Returns the name of the pool. The caller holds the lock of a heap of the pool, which keeps
+    /// Returns the name of the pool. The caller holds the lock of a heap in the pool, which keeps
     /// the name from changing.
     pub(crate) fn id(&self) -> PoolId {
         PoolId(self.id[0].load(Ordering::Relaxed), self.id[1].load(Ordering::Relaxed))
     }
 }
 
-/// Part of a pool that the registry's lock protects.
+/// The part of a pool that is protected by the registry's lock.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
 pub(crate) struct PoolEntry {
-    /// Name of the pool.
+    /// The name of the pool.
     pub id: PoolId,
-    /// Number of users, each of which may allocate or replay a captured graph. 0, no route and no
-    /// request ⟹ the pool's free segments may be released.
+    /// The number of users, each of which may allocate or replay a captured graph. 0, no route and
+    /// no request ⟹ the pool's free segments may be released.
     pub users: u32,
-    /// Number of requests in progress. Not 0 ⟹ the pool keeps its number and its heaps.
+    /// The number of requests in progress. Not 0 ⟹ the pool keeps its number and its heaps.
     pub requests: u32,
     /// False ⟺ the number of the entry is vacant.
     pub exists: bool,
-    /// Active options of every heap of the pool.
+    /// The active options of every heap in the pool.
     pub options: PoolOptions,
-    /// The tag under which the pool's memory parks; `None` once the pool is removed. Set by
+    /// The tag under which the pool's memory is parked, or `None` once the pool is removed. Set by
     /// [`Registry::set_tag`].
     pub tag: Option<Tag>,
-    /// Whether the pool is parked: new pairs of the pool are asleep, too.
+    /// Whether the pool is parked. New pairs of a parked pool are asleep, too.
     pub asleep: bool,
-    /// Whether the default pool serves requests for the pool while the pool is parked.
+    /// Whether the default pool serves requests for this pool while it is parked.
     pub falls_back: bool,
-    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free
-    /// memory stays then. Set when a capture is announced, or serves its first request.
+    /// Whether a captured graph has memory of the pool. It writes to this memory at every replay,
+    /// so free memory stays. Set when a capture is announced, or when it serves its first request.
     pub captured: bool,
 }
 
-/// Route of requests into a pool. Later routes take precedence over earlier routes.
+/// A route of requests into a pool. Later routes take precedence over earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RouteEntry {
-    /// Number of the pool.
+    /// The number of the pool.
     pub pool: u32,
-    /// Condition under which the route takes a request.
+    /// The condition under which the route takes a request.
     pub route: Route,
-    /// Purpose declared at the start of the route.
+    /// The purpose that was declared at the start of the route.
     pub purpose: RoutePurpose,
-    /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
-    /// until a routed request on a stream without capture proves otherwise.
+    /// True ⟺ a graph capture may be in progress. A route of undeclared purpose counts as a capture
+    /// until a routed request on a stream that does not capture proves otherwise.
     pub capture: bool,
 }
 
 impl RouteEntry {
-    /// Makes a route of `purpose` into `pool`.
+    /// Returns a route of `purpose` into `pool`.
     pub(crate) fn new(pool: u32, route: Route, purpose: RoutePurpose) -> Self {
         Self { pool, route, purpose, capture: purpose != RoutePurpose::Requests }
     }
 }
 
-/// Decision of the routes on one request.
+/// The decision of the routes about one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RouteDecision {
-    /// No route takes the request: the default pool serves.
+    /// No route takes the request, so the default pool serves it.
     DefaultPool,
     /// The route takes the request into its pool.
     Into(RouteEntry),
-    /// The host must say whether its route with the given number takes the request.
+    /// The host must say whether its route with this number takes the request.
     AskHost(u64),
 }
 
-/// Assignment of a pair of heaps to a stream and a pool. The heaps of pair `p` are in the slots
+/// The assignment of a pair of heaps to a stream and a pool. The heaps of pair `p` are in the slots
 /// `2 · p` (small) and `2 · p + 1` (large).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
-    /// Stream that the pair serves.
+    /// The stream that the pair serves.
     pub stream: StreamId,
-    /// Number of the pool that the pair belongs to.
+    /// The number of the pool that the pair belongs to.
     pub pool: u32,
     /// False ⟺ the pair is vacant. Vacant ⟹ both heaps are empty and may be assigned to a stream.
     pub exists: bool,
-    /// Link to the next vacant pair, or [`NONE`] at the end of the list. Valid if the pair is
-    /// vacant.
+    /// The next vacant pair, or [`NONE`] at the end of the list. Valid only if the pair is vacant.
     next_vacant: u32,
-    /// Number of allocations of both heaps at the last sweep for idle pairs.
+    /// The number of allocations from both heaps at the last sweep for idle pairs.
     pub allocations_at_sweep: u64,
 }
 
-/// Number of pairs at which the first sweep for empty and idle pairs runs: more than the number of
-/// active streams in most programs.
+/// The number of pairs at which the first sweep for empty and idle pairs runs. Most programs have
+/// fewer active streams.
 ///
-/// The next sweep runs when the number of pairs left has grown by one half. A sweep finds a pair
-/// idle at the second visit at the earliest. Thus at most 96 idle pairs remain, or twice the number
-/// of pairs in use, each with some 36 KiB of tables and its segments. Sweeps visit three pairs for
-/// each pair made.
+/// The next sweep runs when the number of remaining pairs has grown by one half. A sweep finds a
+/// pair idle at the second visit at the earliest. So at most 96 idle pairs remain, or twice the
+/// number of pairs in use, each with about 36 KiB of tables and its segments. Sweeps visit three
+/// pairs for each pair that is made.
 const FIRST_SWEEP: u32 = 64;
 
-/// Pools, routes and pairs of one device, under one lock. The fast path does not take the lock.
+/// The pools, routes and pairs of one device, under one lock. The fast path does not take this
+/// lock.
 #[derive(Clone)]
 pub(crate) struct Registry<S: Storage> {
-    /// Pools by number, entries of vacant numbers included.
+    /// The pools by number, including the entries of vacant numbers.
     pub pools: S::Table<PoolEntry>,
-    /// Root of the set of existing pools, ordered by name.
+    /// The root of the set of existing pools, ordered by name.
     named: Link,
-    /// Root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
+    /// The root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
     vacant_pools: Link,
-    /// Root of the set of existing pools with a tag, ordered by tag, and within a tag by number.
+    /// The root of the set of existing pools with a tag, ordered by tag and then by number.
     tagged: Link,
-    /// Number of pools in `tagged`.
+    /// The number of pools in `tagged`.
     tagged_count: u32,
-    /// Tags with limits.
+    /// The tags with limits.
     pub limited: LimitedTags<S>,
-    /// Nodes of the sets `named`, `vacant_pools` and `tagged`.
+    /// The nodes of the sets `named`, `vacant_pools` and `tagged`.
     pool_nodes: RadixTree<S>,
-    /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
+    /// The routes by age, oldest first. Entries from `routes_len` on are not active.
     pub routes: S::Table<RouteEntry>,
-    /// Number of active routes.
+    /// The number of active routes.
     pub routes_len: usize,
-    /// Pairs by number, vacant pairs included.
+    /// The pairs by number, including vacant pairs.
     pub pairs: S::Table<Pair>,
-    /// Root of the set of existing pairs, ordered by pool and stream.
+    /// The root of the set of existing pairs, ordered by pool and stream.
     by_stream: Link,
-    /// Nodes of the set `by_stream`.
+    /// The nodes of the set `by_stream`.
     pair_nodes: RadixTree<S>,
-    /// Head of the list of vacant pairs, or [`NONE`].
+    /// The head of the list of vacant pairs, or [`NONE`].
     vacant_pair: u32,
-    /// Number of existing pairs.
+    /// The number of existing pairs.
     pair_count: u32,
-    /// Number of existing pairs from which on a sweep is due before another pair is made.
+    /// The number of existing pairs at which a sweep is due before another pair is made.
     sweep_at: u32,
-    /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
+    /// The highest number in a pool name `(0, number)` so far. The allocator chooses higher
+    /// numbers.
     pub pools_made: u64,
-    /// The rules of heaps for pools with the default options: by what the memory of the pool is
-    /// for, and by kind.
+    /// The rules of heaps for pools with the default options, by the use of the pool's memory and
+    /// by kind.
     pub rules: [[Rules; 2]; PoolMemory::COUNT],
-    /// The policy, which decides the sub-allocator of a new heap. Never changes after the start.
+    /// The policy, which decides on the sub-allocator of a new heap. It never changes after the
+    /// start.
     pub policy: Policy,
 }
 
@@ -234,7 +236,7 @@ fn key_of(id: PoolId) -> Key {
     Key { major: id.0, minor: id.1 }
 }
 
-/// Returns the key function that orders pools by tag, and within a tag by number.
+/// Returns the key function that orders pools by tag, and then by number.
 fn tag_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
     |pool| key_of_tag(pools[pool as usize].tag, pool)
 }
@@ -249,7 +251,7 @@ fn number_of(pool: u32) -> Key {
     Key { major: 0, minor: u64::from(pool) }
 }
 
-/// Returns the key function that orders pairs by pool, and within a pool by stream.
+/// Returns the key function that orders pairs by pool, and then by stream.
 fn stream_of(pairs: &[Pair]) -> impl Fn(u32) -> Key {
     |pair| key_of_stream(pairs[pair as usize].pool, pairs[pair as usize].stream)
 }
@@ -262,7 +264,7 @@ fn key_of_stream(pool: u32, stream: StreamId) -> Key {
 impl<S: Storage> Registry<S> {
     /// Returns the number of the pool named `id`.
     pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
-        // The tree finds the first name not below `id`, which may be another name.
+        // The tree finds the first name that is not below `id`, which may be another name.
         let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
         (self.pools[found as usize].id == id).then_some(found)
     }
@@ -271,13 +273,13 @@ impl<S: Storage> Registry<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPool`], also for the default pool.
+    /// [`Error::UnknownPool`], which is also returned for the default pool.
     pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
         self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
     }
 
-    /// Returns the rules of the heap of `kind` in `pool`, whose segments the host supplies if
-    /// `supplied`.
+    /// Returns the rules of the heap of `kind` in `pool`. `supplied` is true if the host supplies
+    /// its segments.
     pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
         let entry = &self.pools[pool as usize];
         let memory = match (supplied, entry.tag) {
@@ -310,7 +312,8 @@ impl<S: Storage> Registry<S> {
         core::iter::successors(self.next_tagged(0, tag), move |&pool| self.next_tagged(pool + 1, tag))
     }
 
-    /// Returns the number of the first tag above `after` that a pool has, or of the lowest one.
+    /// Returns the lowest tag above `after` that any pool has, or the lowest of all if `after` is
+    /// `None`.
     pub(crate) fn next_tag(&self, after: Option<Tag>) -> Option<Tag> {
         let least =
             Key { major: after.map_or(0, |tag| tag.0.get()), minor: if after.is_some() { u64::MAX } else { 0 } };
@@ -341,7 +344,7 @@ impl<S: Storage> Registry<S> {
         self.limited.set(tag, limits)
     }
 
-    /// Checks that the set of tags has the existing pools with a tag, and no other.
+    /// Checks that the set of tags contains exactly the existing pools with a tag.
     ///
     /// # Errors
     /// A description of the invariant, if it does not hold.
@@ -375,7 +378,7 @@ impl<S: Storage> Registry<S> {
     /// Returns whether `pool` is a private pool without users and routes.
     pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
-        // Walked last and rarely: few routes are active, and most pools have users.
+        // Walked last, which is rare, because few routes are active and most pools have users.
         let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
         pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
@@ -404,24 +407,24 @@ impl<S: Storage> Registry<S> {
         pool != 0 && self.pools[pool as usize].exists && !self.is_unused(pool)
     }
 
-    /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if
+    /// Makes room for the nodes of `pools` pools, of which `tagged` have a tag. Returns false if
     /// there is none.
     ///
     /// Each pool is in exactly one of the sets `named` and `vacant_pools`, and a set of `n` keys
-    /// needs fewer than `n` nodes: `n` nodes suffice for both sets.
+    /// needs fewer than `n` nodes, so `n` nodes are enough for both sets.
     fn make_room_for(&mut self, pools: u32, tagged: u32) -> bool {
         self.pool_nodes.make_room_for(pools.saturating_add(tagged))
     }
 
-    /// Adds the default pool, under number 0. A table without room for it has room for no other
+    /// Adds the default pool, under number 0. A table without room for it has no room for any other
     /// pool either.
     pub(super) fn start(&mut self, policy: Policy) {
         self.policy = policy;
         let _default = self.add_pool(PoolId::DEFAULT, PoolOptions::default());
     }
 
-    /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
-    /// number. Returns `None` if the table is full.
+    /// Adds a pool with one user, and returns its number: the lowest vacant number, or a new one.
+    /// Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
         let entry = PoolEntry {
             id,
@@ -434,7 +437,7 @@ impl<S: Storage> Registry<S> {
             falls_back: false,
             captured: false,
         };
-        // The lowest vacant number first: walks over all numbers stay short.
+        // Takes the lowest vacant number, so that walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {
             self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
@@ -451,14 +454,14 @@ impl<S: Storage> Registry<S> {
         Some(pool)
     }
 
-    /// Removes `pool` if the pool is unused and has no pair.
+    /// Removes `pool` if it is unused and has no pair.
     pub(crate) fn remove_pool_if_empty(&mut self, pool: u32) {
         if self.is_unused(pool) && self.next_pair(pool, None).is_none() {
             self.remove_pool(pool);
         }
     }
 
-    /// Removes a pool without pairs, and makes the number vacant.
+    /// Removes a pool without pairs, and makes its number vacant.
     pub(crate) fn remove_pool(&mut self, pool: u32) {
         let _never_full = self.set_tag(pool, None);
         self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
@@ -467,10 +470,9 @@ impl<S: Storage> Registry<S> {
     }
 
     /// Finds the latest route that takes a request on `stream`.
-    ///
-    /// `asked` is the number of the host's route that the host was asked about last, and the host's
-    /// answer. Routes later than the asked route have been ruled out already. If the asked route
-    /// has ended since, the search starts again with the latest route.
+    /// `asked` is the number of the host's route that the host was last asked about, and its
+    /// answer. Routes later than this one have already been ruled out. If it has ended in the
+    /// meantime, the search starts again with the latest route.
     pub(crate) fn route(
         &self,
         stream: StreamId,
@@ -478,7 +480,7 @@ impl<S: Storage> Registry<S> {
         asked: Option<(u64, bool)>,
     ) -> RouteDecision {
         let mut routes = &self.routes[..self.routes_len];
-        // The registry was unlocked while the host answered: find the asked route by its number,
+        // The registry was unlocked while the host answered, so find the asked route by its number,
         // which no other active route has.
         if let Some((number, accepted)) = asked
             && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
@@ -492,7 +494,8 @@ impl<S: Storage> Registry<S> {
             match entry.route {
                 Route::All => return RouteDecision::Into(*entry),
                 Route::Stream(only) if only == stream => return RouteDecision::Into(*entry),
-                // The thread's number costs a call to the host: asked only where a route needs it.
+                // The thread's number costs a call to the host, so it is requested only if a route
+                // needs it.
                 Route::Thread(only) if only == thread() => return RouteDecision::Into(*entry),
                 Route::Host(number) => return RouteDecision::AskHost(number),
                 Route::Stream(_) | Route::Thread(_) => {}
@@ -503,7 +506,7 @@ impl<S: Storage> Registry<S> {
 
     /// Adds a route as the latest. Returns false if the table is full.
     pub(crate) fn add_route(&mut self, entry: RouteEntry) -> bool {
-        // Tables never shrink: an entry of an ended route is used again before the table grows.
+        // Tables never shrink, so the entry of an ended route is used again before the table grows.
         if self.routes_len == self.routes.len() {
             if !self.routes.make_room(1) {
                 return false;
@@ -515,29 +518,29 @@ impl<S: Storage> Registry<S> {
         true
     }
 
-    /// Removes the latest route of `purpose` into `pool`, of those that select what `only` does if
-    /// it is given. Returns `None` if no route matches.
+    /// Removes the latest route of `purpose` into `pool`. If `only` is given, the route must also
+    /// select what `only` selects. Returns `None` if no route matches.
     pub(crate) fn remove_route(&mut self, pool: u32, purpose: RoutePurpose, only: Option<Route>) -> Option<Route> {
         let routes = &mut self.routes[..self.routes_len];
         let latest = |only: Option<Route>| {
             let is_meant = |route| only.is_none_or(|only| route == only);
             routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose && is_meant(entry.route))
         };
-        // The end of a stream has changed the routes of its captures: they select nothing.
+        // The end of a stream has changed the routes of its captures, so that they select nothing.
         let at = latest(only).or_else(|| latest(Some(Route::Stream(NO_STREAM))))?;
         let route = routes[at].route;
-        // Moves the entry behind the last active route, and keeps the order of the rest.
+        // Moves the entry after the last active route, and keeps the order of the others.
         routes[at..].rotate_left(1);
         self.routes_len -= 1;
         Some(route)
     }
 
-    /// Ends the captures on a stream that has ended. Their routes lead no request any longer, and
+    /// Ends the captures on a stream that has ended. Their routes no longer lead any request, but
     /// stay for the calls that end them.
     pub(crate) fn end_captures_on(&mut self, stream: StreamId) {
         for entry in &mut self.routes[..self.routes_len] {
             if entry.purpose != RoutePurpose::Requests && entry.route == Route::Stream(stream) {
-                // The number of the stream may come to name another.
+                // The number of the stream may later name another stream.
                 (entry.route, entry.capture) = (Route::Stream(NO_STREAM), false);
             }
         }
@@ -550,15 +553,15 @@ impl<S: Storage> Registry<S> {
         }
     }
 
-    /// Returns whether a graph capture is under way, or may be, on the device.
+    /// Returns whether a graph capture is in progress on the device, or may be.
     pub(crate) fn is_capturing(&self) -> bool {
         self.routes[..self.routes_len].iter().any(|entry| entry.capture)
     }
 
     /// Returns the pair of `pool` with the lowest stream above `after`, as stream and pair number.
-    /// `None` for `after` starts with the lowest stream.
+    /// Starts with the lowest stream if `after` is `None`.
     pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
-        // No overflow: `NO_STREAM`, the highest number, has no pair.
+        // No overflow, because `NO_STREAM`, the highest number, has no pair.
         let least = after.map_or(0, |after| after.0 + 1);
         let bound = key_of_stream(pool, StreamId(least));
         let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
@@ -566,7 +569,8 @@ impl<S: Storage> Registry<S> {
         (pair.pool == pool).then_some((pair.stream, found))
     }
 
-    /// Returns the first pool from number `pool` on with a pair of `stream`, and the pair's number.
+    /// Returns the first pool that has a pair of `stream`, from number `pool` on, and the pair's
+    /// number.
     pub(crate) fn next_pair_of(&self, mut pool: u32, stream: StreamId) -> Option<(u32, u32)> {
         loop {
             let bound = key_of_stream(pool, stream);
@@ -576,7 +580,7 @@ impl<S: Storage> Registry<S> {
                 return Some((pair.pool, found));
             }
             // The pair found belongs to a later pool, or to a higher stream of the same pool. Go on
-            // with the later pool in the first case, with the next pool number in the second.
+            // with this later pool in the first case, and with the next pool number in the second.
             pool = pair.pool.max(pool + u32::from(pair.stream > stream));
         }
     }
@@ -605,24 +609,25 @@ impl<S: Storage> Registry<S> {
     }
 
     /// Sets the threshold of the next sweep, after a sweep has made the empty pairs vacant. The
-    /// threshold grows with the number of pairs, so the cost of sweeps stays constant for each pair
+    /// threshold grows with the number of pairs, so the cost of sweeps is constant for each pair
     /// made.
     pub(crate) fn finish_sweep(&mut self) {
         self.sweep_at = (self.pair_count + self.pair_count / 2).max(FIRST_SWEEP);
     }
 
-    /// Returns the number of the next pair to add, with room for the pair: a vacant pair, or else a
-    /// new number. Returns `None` if the table is full.
+    /// Returns the number of the next pair to add, after making room for it: a vacant pair, or else
+    /// a new number. Returns `None` if the table is full.
     pub(crate) fn room_for_pair(&mut self) -> Option<u32> {
         if self.vacant_pair != NONE {
             return Some(self.vacant_pair);
         }
-        // Only makes room: the caller may still fail for another table, with nothing to undo.
+        // This only makes room, because the caller may still fail for another table, and then there
+        // is nothing to undo.
         let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
         room.then_some(self.pairs.len() as u32)
     }
 
-    /// Adds the pair whose number [`room_for_pair`](Self::room_for_pair) has returned.
+    /// Adds the pair with the number that [`room_for_pair`](Self::room_for_pair) has returned.
     pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
         let entry = Pair { stream, pool, exists: true, next_vacant: NONE, allocations_at_sweep: 0 };
         let pair = if self.vacant_pair == NONE {

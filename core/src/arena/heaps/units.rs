@@ -1,4 +1,4 @@
-//! Units: the parts of a heap's free memory, ready to go back to the device.
+//! Units: the parts of a heap's free memory that can go back to the device.
 //!
 //! ```text
 //! ordinary segment    | free ……………………………………… |                          a segment: filled by a free block
@@ -7,12 +7,13 @@
 //! ```
 //!
 //! A unit is found under the lock of the heap, and is a plain value afterwards. [`Unit::take`]
-//! looks again: memory in use by another thread since then was freed after the stamp of the unit.
+//! checks it again: if another thread has used the memory since, it was freed after the stamp of
+//! the unit.
 //!
-//! Refused are: free memory of a captured graph, which writes to it at every replay
+//! Some memory is refused: free memory of a captured graph, which writes to it at every replay
 //! ([`Keeps::ForGraphs`]), for every rule and call; other free memory of a private pool in use,
-//! unless the pool was named; segments with live sub-blocks; pinned segments and pages; moving,
-//! parked and waking pages.
+//! unless the call names the pool; segments with live sub-blocks; pinned segments and pages; and
+//! moving, parked and waking pages.
 
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
@@ -26,12 +27,13 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::iter::{from_fn, once, successors};
 
-/// Position in the order of a heap's free blocks: (size in bytes, address).
+/// A position in the order of a heap's free blocks: (size in bytes, address).
 ///
-/// A position stays valid when the block is removed, so a walk can drop the heap's lock and go on.
+/// A position stays valid when its block is removed, so a walk can drop the heap's lock and
+/// continue.
 type Position = (u64, u64);
 
-/// Position before every block: no block has address 0.
+/// The position before every block, because no block has address 0.
 const FROM_START: Position = (0, 0);
 
 /// The form of a unit.
@@ -44,28 +46,28 @@ pub(in crate::arena) enum UnitKind {
     Pages,
 }
 
-/// Free memory of a heap, ready to go back to the device.
+/// Free memory of a heap that can go back to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct Unit {
     pub kind: UnitKind,
     /// The slot of the heap.
     pub slot: u32,
-    /// The free block, as long as the heap stays locked.
+    /// The free block. Valid as long as the heap stays locked.
     pub block: u32,
     /// The position of the free block.
     pub position: Position,
-    /// Device address of the first byte.
+    /// The device address of the first byte.
     pub at: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// A stamp of the heap's clock, not before the last free.
+    /// A stamp of the heap's clock that is not before the last free.
     pub freed_at: u64,
-    /// The heap's stamp of quiet memory; 0 for a private pool in use.
+    /// The heap's stamp of quiet memory, or 0 for a private pool in use.
     pub quiet: u64,
-    /// Number of searches since the free block became free.
+    /// The number of searches since the free block became free.
     pub age: u64,
-    /// Since when the unit is idle; in use if not untouched since the last
-    /// [look](crate::heap::idle).
+    /// The time since which the unit is idle. The unit counts as in use if it was touched since the
+    /// last [look](crate::heap::idle).
     pub idle: Idle,
 }
 
@@ -80,7 +82,7 @@ impl Unit {
         self.at + self.bytes
     }
 
-    /// Returns whether no work uses the unit any longer, and no captured graph may.
+    /// Returns whether no work uses the unit any more, and no captured graph may use it.
     pub(in crate::arena) fn is_quiet(&self) -> bool {
         self.freed_at < self.quiet
     }
@@ -89,12 +91,12 @@ impl Unit {
     fn new<S: Storage>(kind: UnitKind, heap: &Heap<S>, slot: u32, block: u32, at: u64, bytes: u64) -> Self {
         let BlockEntry { size, addr, freed_at, .. } = heap.blocks[block];
         let quiet = if heap.keeps == Keeps::Nothing { heap.sets.quiet } else { 0 };
-        // Saturates: only heaps whose blocks age have a clock that follows the searches.
+        // Saturates, because only a heap with ageing blocks has a clock that follows the searches.
         let age = heap.clock.saturating_sub(freed_at);
         Self { kind, slot, block, position: (size, addr), at, bytes, freed_at, quiet, age, idle: Idle::IN_USE }
     }
 
-    /// Returns the segment filled by the free block `block`, unless refused.
+    /// Returns the segment that the free block `block` fills, unless it is refused.
     fn segment<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> Option<Self> {
         let BlockEntry { addr, size, freed_at, segment, .. } = heap.blocks[block];
         let untouched = freed_at < heap.sets.mark;
@@ -106,7 +108,7 @@ impl Unit {
     /// Returns a page in the free block `block`.
     fn page<S: Storage>(heap: &Heap<S>, slot: u32, block: u32, page: HomePage) -> Self {
         let unit = Self::new(UnitKind::Pages, heap, slot, block, page.at, page.bytes);
-        // A request for the front of the block does not reach the pages behind `high`.
+        // A request for the front of the block does not reach the pages after `high`.
         let untouched = unit.freed_at < heap.sets.mark || page.at >= heap.high;
         if untouched && page.idle.is_idle() {
             return Self { idle: page.idle, freed_at: page.freed_at, ..unit };
@@ -124,8 +126,8 @@ impl Unit {
     }
 }
 
-/// Returns the first free block behind a position. An empty heap may have no tables, and `sets`
-/// panics without.
+/// Returns the first free block after a position. An empty heap may have no tables, and `sets`
+/// would panic then.
 fn after<S: Storage>(heap: &mut Heap<S>, position: Position) -> Option<u32> {
     if heap.is_empty() { None } else { heap.sets.free.after(position, heap.blocks.entries()) }
 }
@@ -140,7 +142,7 @@ fn down<S: Storage>(heap: &Heap<S>, last: Option<u32>) -> impl Iterator<Item = u
     successors(last, |&block| heap.sets.free.previous(block, heap.blocks.entries()))
 }
 
-/// Returns the last free block of a heap whose free memory may go back.
+/// Returns the last free block of a heap, if the heap's free memory may go back.
 fn last<S: Storage>(heap: &Heap<S>) -> Option<u32> {
     if heap.keeps != Keeps::Nothing || heap.is_empty() { None } else { heap.sets.free.last(heap.blocks.entries()) }
 }
@@ -154,8 +156,8 @@ fn units_in<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> impl Iterator<
     Unit::segment(heap, slot, block).into_iter().chain(pages.map(move |page| Unit::page(heap, slot, block, page)))
 }
 
-/// Iterates over the units of a heap, page by page from the largest block down. A heap asleep is
-/// left alone, for the call to park or wake the heap.
+/// Iterates over the units of a heap, page by page from the largest block down. Skips a parked
+/// heap, which is left to the call that parks or wakes it.
 pub(in crate::arena) fn units_down<S: Storage>(heap: &Heap<S>, slot: u32) -> impl Iterator<Item = Unit> {
     let last = if heap.asleep { None } else { last(heap) };
     down(heap, last).flat_map(move |block| units_in(heap, slot, block))
@@ -166,10 +168,10 @@ pub(in crate::arena) fn segments_down<S: Storage>(heap: &Heap<S>, slot: u32) -> 
     down(heap, last(heap)).filter_map(move |block| Unit::segment(heap, slot, block))
 }
 
-/// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest
-/// sufficient segment, or else the largest of at least `oversize` bytes. Includes the segments of a
-/// private pool in use, for requests of the pool; PyTorch (2.11) gives those of its captured graphs
-/// as well, which a replay then writes to.
+/// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest segment
+/// that is large enough, or else the largest of at least `oversize` bytes. Includes the segments of
+/// a private pool in use, for requests of this pool. PyTorch (2.11) also gives those of its
+/// captured graphs, and a replay then writes to them.
 pub(in crate::arena) fn first_oversize<S: Storage>(
     heap: &mut Heap<S>,
     slot: u32,
@@ -178,8 +180,8 @@ pub(in crate::arena) fn first_oversize<S: Storage>(
 ) -> Option<Unit> {
     let first = after(heap, (wanted, 0));
     let heap = &*heap;
-    // A block of an expandable segment may be large enough and cannot be released here: no segment
-    // suffices then, as in PyTorch.
+    // A block of an expandable segment may be large enough but cannot be released here. No segment
+    // is large enough then, as in PyTorch.
     let counts = |&block: &u32| heap.is_releasable(block) || heap.fills_gaps(heap.blocks[block].backing);
     let sufficing = up(heap, first).find(counts).and_then(|block| Unit::segment(heap, slot, block));
     sufficing.or_else(|| {
@@ -189,15 +191,15 @@ pub(in crate::arena) fn first_oversize<S: Storage>(
     })
 }
 
-/// Returns the quiet segment of a heap with the best cover of `excess` bytes: the smallest
-/// sufficient segment, or else the largest.
+/// Returns the quiet segment of a heap that covers `excess` bytes best: the smallest one that is
+/// large enough, or else the largest.
 pub(in crate::arena) fn quiet_cover<S: Storage>(heap: &mut Heap<S>, slot: u32, excess: u64) -> Option<Unit> {
     let quiet = |heap: &Heap<S>, block| Unit::segment(heap, slot, block).filter(Unit::is_quiet);
     first_up(heap, (excess, 0), quiet).or_else(|| segments_down(heap, slot).find(Unit::is_quiet))
 }
 
-/// Returns the first unit of a free block behind `from`, as found by `unit_of`; the smallest block
-/// first.
+/// Returns the first unit of a free block after `from` that `unit_of` finds, starting with the
+/// smallest block.
 fn first_up<S: Storage>(
     heap: &mut Heap<S>,
     from: Position,
@@ -208,14 +210,14 @@ fn first_up<S: Storage>(
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Iterates over the pools whose free memory may go back: the default pool, and the private
-    /// pools without users.
+    /// Iterates over the pools from which free memory may go back: the default pool, and the
+    /// private pools without users.
     pub(in crate::arena) fn giving_pools(&self) -> impl Iterator<Item = u32> {
         once(0).chain(self.unused_pools())
     }
 
-    /// Iterates over the heaps of `pools`, as slot and guard of the pair: in each pool in the order
-    /// of `kinds`, then by ascending stream.
+    /// Iterates over the heaps of `pools`, as slot and guard of the pair. Each pool is walked in
+    /// the order of `kinds`, and then by ascending stream.
     pub(in crate::arena) fn heaps_of<const KINDS: usize>(
         &self,
         pools: impl Iterator<Item = u32>,
@@ -225,8 +227,8 @@ impl<P: Platform> Heaps<P> {
         heaps.flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (pair.slot(kind), pair)))
     }
 
-    /// Iterates over the segments of the heap in `slot`, the smallest first. The heap is locked for
-    /// each step and not in between, so the units can be given back.
+    /// Iterates over the segments of the heap in `slot`, the smallest first. The heap is locked
+    /// during each step but not in between, so the units can be given back.
     pub(in crate::arena) fn segments_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         let mut from = FROM_START;
         from_fn(move || {
@@ -236,8 +238,8 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Iterates over the pages of the heap in `slot`, adjacent pages as a unit, the smallest block
-    /// first. Steps as [`segments_of`](Self::segments_of) does.
+    /// Iterates over the pages of the heap in `slot`, the smallest block first. Adjacent pages are
+    /// one unit. Steps as [`segments_of`](Self::segments_of) does.
     pub(in crate::arena) fn pages_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         let unit_of = move |heap: &Heap<P::Storage>, block| {
             let range = heap.whole_pages(block, HomePage::is_movable)?;
@@ -246,8 +248,8 @@ impl<P: Platform> Heaps<P> {
         let (mut from, mut rest) = (FROM_START, FROM_START);
         from_fn(move || {
             let mut heap = self.lock(slot);
-            // Once pages were taken out of a block, the rest behind is smaller than the block was:
-            // the walk up the sizes does not meet the rest.
+            // Once pages were taken out of a block, the rest after them is smaller than the block
+            // was, so the walk up the sizes does not reach it.
             let (rest_bytes, rest_at) = rest;
             let behind = if rest_bytes == 0 { None } else { first_up(&mut heap, (rest_bytes, rest_at - 1), unit_of) };
             let unit = match behind.filter(|unit| unit.position == rest) {
@@ -260,9 +262,9 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or adjacent pages
-    /// and no more of them than needed, of at most `most` bytes in all; from the largest block that
-    /// has any. A private pool in use gives, too: the caller names it, or its tag.
+    /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or just enough
+    /// adjacent pages, of at most `most` bytes in all, from the largest block that has any. Private
+    /// pools in use give memory, too, because the caller names the pool or its tag.
     pub(in crate::arena) fn unit_within(&self, slot: u32, wanted: u64, most: u64) -> Option<Unit> {
         let heap = self.lock(slot);
         if heap.asleep || heap.is_empty() || heap.keeps == Keeps::ForGraphs {
@@ -275,7 +277,7 @@ impl<P: Platform> Heaps<P> {
             }
             let BlockEntry { addr, size, backing, .. } = heap.blocks[block];
             let pages = (backing != Backing::Ordinary).then(|| heap.sets.pages.within_down(addr, addr + size))?;
-            // From the highest page down: the low addresses serve the next requests.
+            // From the highest page down, because the low addresses serve the next requests.
             let (mut at, mut bytes) = (0, 0);
             for page in pages.filter(|page| page.is_movable() && page.bytes <= most) {
                 let is_adjacent = bytes == 0 || page.end() == at;
@@ -289,7 +291,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Iterates over the units of the heap in `slot` in the order in which the whole cache goes
-    /// back: the segments, then the pages, which go together.
+    /// back: first the segments, and then the pages, which go together.
     pub(in crate::arena) fn units_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         self.segments_of(slot).chain(self.pages_of(slot))
     }
