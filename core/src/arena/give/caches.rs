@@ -1,6 +1,6 @@
-//! Cached memory given back: the whole cache, the cache of a heap, or down to a target.
+//! Cached memory that is given back: the whole cache, the cache of one heap, or down to a target.
 //!
-//! No two heaps are locked together, and none across a call to the device.
+//! No two heaps are locked at the same time, and no heap is locked across a call to the device.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags;
@@ -21,7 +21,7 @@ impl<P: Platform> Holdings<'_, P> {
     /// Gives every unit back.
     ///
     /// # Errors
-    /// The first failure. The release goes on after a failure unless the context is lost.
+    /// The first failure. The release continues after it, unless the context is lost.
     fn give_each(&self, units: impl Iterator<Item = Unit>) -> Result<(), Error> {
         let mut result = Ok(());
         for unit in units {
@@ -35,11 +35,11 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Releases the free segments of the heap in `slot`, after a block was freed in direct mode.
     ///
-    /// The free has succeeded, so a failed release is not reported here. The leaked bytes count the
-    /// failure, and the health of the context shows a lost device.
+    /// The free has already succeeded, so a failed release is not reported here. It shows in the
+    /// number of leaked bytes, and a lost device in the health of the context.
     pub(in crate::arena) fn release_directly(&self, slot: u32) {
         // If the freed block was the pair's last, another stream may have the pair by now. In
-        // direct mode the free segments of the other stream are to be released as well.
+        // direct mode its free segments should be released as well.
         if let Some(_used) = self.heaps.enter_pair(slot / 2) {
             let _counted = self.give_each(self.heaps.segments_of(slot));
         }
@@ -49,9 +49,9 @@ impl<P: Platform> Holdings<'_, P> {
     /// expandable segments. The caller uses the pair.
     ///
     /// # Errors
-    /// The first failure. The release goes on after a failure unless the context is lost.
+    /// The first failure. The release continues after it, unless the context is lost.
     pub(in crate::arena) fn release_heap(&self, slot: u32) -> Result<(), Error> {
-        // The addresses that pages have left keep the pair from becoming vacant.
+        // The addresses that pages have left would keep the pair from becoming vacant.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
         let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
@@ -67,8 +67,9 @@ impl<P: Platform> Holdings<'_, P> {
         released
     }
 
-    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap
-    /// asleep also gives up the places of freed pages. The caller uses the pair, so no park begins.
+    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. If the
+    /// heap is parked, also gives up the places of freed pages. The caller uses the pair, so no
+    /// park can start.
     pub(in crate::arena) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.heap_mapper() else { return Ok(()) };
         if self.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
@@ -77,7 +78,7 @@ impl<P: Platform> Holdings<'_, P> {
     /// Returns the memory of spare pages to the device.
     ///
     /// # Errors
-    /// The first error of the device, after all pages were tried.
+    /// The first error of the device, after all pages have been tried.
     pub(in crate::arena) fn destroy_spares(&self) -> Result<(), Error> {
         // Asking a device for its virtual memory may open the device.
         if self.paging.bytes().spare == 0 {
@@ -95,35 +96,35 @@ impl<P: Platform> Holdings<'_, P> {
         unmapped.and(decommitted).and(self.empty_heaps(only)).and(self.destroy_spares())
     }
 
-    /// Releases every wholly free segment for memory that could not be had before, and obtains the
-    /// memory by `attempt`. Returns the result of the attempt.
+    /// Releases every wholly free segment because memory could not be obtained before, and then
+    /// tries to obtain it with `attempt`. Returns the result of the attempt.
     ///
     /// # Errors
-    /// Those of the attempt; without memory, the first failure of a release.
+    /// Those of the attempt. If it gets no memory, the first failure of a release.
     pub(in crate::arena) fn release_and_retry<T>(
         &self,
         attempt: impl FnOnce() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
-        // A page with a stale mapping cannot go back to the device for a longer one.
+        // A page with a stale mapping cannot go back to the device in exchange for a longer one.
         self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.empty_heaps(None)?;
         self.peaks.device.count(Occurrence::AllocRetry);
-        // Maps spare pages first; those that are left go back to the device.
+        // The attempt maps spare pages first. Those that are left go back to the device.
         let served = attempt()?;
         let destroyed = self.destroy_spares();
-        // A failed release is counted as leaked, and must not lose the memory obtained.
+        // A failed release counts as leaked, and must not lose the memory that was obtained.
         if served.is_none() {
             destroyed?;
         }
         Ok(served)
     }
 
-    /// Releases every wholly free segment: first of the default pool, then of the private pools
+    /// Releases every wholly free segment, first of the default pool, and then of the private pools
     /// without users. With `only`, releases the segments of one private pool without users. Pages
     /// of virtual memory become spare.
     ///
     /// # Errors
-    /// The first failure. The release goes on after a failure unless the context is lost.
+    /// The first failure. The release continues after it, unless the context is lost.
     pub(in crate::arena) fn empty_heaps(&self, only: Option<u32>) -> Result<(), Error> {
         let retired = if only.is_none() { self.release_retired(true) } else { Ok(()) };
         let pools = self.heaps.giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
@@ -131,10 +132,10 @@ impl<P: Platform> Holdings<'_, P> {
         heaps.fold(retired, |result, (slot, _used)| result.and(self.empty_heap(slot)))
     }
 
-    /// Releases wholly free segments until at most `keep` bytes are held from the device, the
-    /// largest first. Then unmaps free granules of expandable segments, gives free memory of pools
-    /// in use back whose tags have limits, and ends plans without a block in use. Does not wait for
-    /// pending events.
+    /// Releases wholly free segments, the largest first, until at most `keep` bytes are held from
+    /// the device. Then unmaps free granules of expandable segments, gives back free memory of
+    /// pools in use if their tags have limits, and ends plans without a block in use. Does not wait
+    /// for pending events.
     ///
     /// # Errors
     /// The first failure, which ends the trimming.
@@ -161,17 +162,17 @@ impl<P: Platform> Holdings<'_, P> {
             self.destroy_spares()?;
         }
         self.trim_pools(self.heaps.tenant_pools(), || self.ledger.reserved(), keep)?;
-        // Last, since what a plan has learned goes with its memory.
+        // This comes last, because what a plan has learned is lost with its memory.
         plans.map_or(Ok(()), |plans| plans.give_idle_up(keep))
     }
 }
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Gives retired segments back with which the device is known to have finished. With `all`,
-    /// gives every retired segment back, which may wait for the device.
+    /// Gives retired segments back if the device is known to have finished with them. With `all`,
+    /// gives back every retired segment, which may wait for the device.
     ///
     /// # Errors
-    /// The last failure. All other segments are given back even so.
+    /// The last failure. All other segments are given back nevertheless.
     pub(in crate::arena) fn release_retired(&self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
         while !self.driver.flags.has(flags::LOST)
@@ -188,7 +189,8 @@ impl<P: Platform> Holdings<'_, P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the address of the first segment or range in the way of [`Holdings::release_heap`].
+    /// Returns the address of the first segment or range that [`Holdings::release_heap`] would
+    /// release.
     pub(in crate::arena) fn first_of_heap(&self, driver: &Driver<P::Device>, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {
             let stream = self.lock(slot).stream;
@@ -200,8 +202,8 @@ impl<P: Platform> Heaps<P> {
         self.units_of(slot).find(goes).map(|unit| unit.ptr())
     }
 
-    /// Returns the address of the first segment or range in the way of
-    /// [`Holdings::release_cached`].
+    /// Returns the address of the first segment or range that [`Holdings::release_cached`] would
+    /// release.
     pub(in crate::arena) fn first_releasable(
         &self,
         driver: &Driver<P::Device>,

@@ -1,4 +1,5 @@
-//! Memory back to the device: units, rules, and the way of a unit.
+//! Memory that goes back to the device: units, the rules that choose them, and how a unit goes
+//! back.
 //!
 //! ```text
 //! heaps/units.rs   free memory of a heap as values
@@ -22,26 +23,28 @@
 //!
 //! # Several settings together
 //!
-//! `garbage_collection_threshold`, `compact`, `reclaim:auto` and `tune:auto` may all be set. The
-//! four know nothing of each other, and meet in the bytes held. Each sentence has a test in this
-//! folder.
+//! `garbage_collection_threshold`, `compact`, `reclaim:auto` and `tune:auto` may all be set. They
+//! know nothing of each other, and have only the number of held bytes in common. Each sentence
+//! below has a test in this folder.
 //!
-//! * A request without a fitting block collects first, and then keeps to the budget of `compact`,
-//!   with the bytes held after the collection. The collection takes the oldest segments, quiet or
-//!   not; `compact` takes only quiet segments.
-//! * Upkeep gives back for `reclaim:auto` and after a change of settings, and never collects or
-//!   keeps to the budget of `compact`. A request gives nothing back for `reclaim:auto`.
-//! * A segment released by a request counts for `reclaim:auto` neither as given back nor as used
+//! * A request without a fitting block collects first. It then keeps to the budget of `compact`,
+//!   with the bytes that are held after the collection. The collection takes the oldest segments,
+//!   quiet or not; `compact` takes only quiet segments.
+//! * Upkeep gives memory back for `reclaim:auto` and after a change of settings. It never collects,
+//!   and it never keeps to the budget of `compact`. A request gives nothing back for
+//!   `reclaim:auto`.
+//! * If a request releases a segment, `reclaim:auto` counts it neither as given back nor as used
 //!   again.
-//! * Memory given back by `reclaim:auto` is held no longer, so a later request collects and
+//! * Memory that `reclaim:auto` has given back is no longer held, so a later request collects and
 //!   releases less.
 //! * During a capture a request still collects, as in PyTorch. `compact` and `reclaim:auto` give
 //!   nothing back.
 //! * `tune:auto` replaces `compact` and `garbage_collection_threshold` together with all settings
-//!   of placement, and keeps `reclaim`. At a change all idle segments of the default pool retire,
+//!   of placement, and keeps `reclaim`. At a change, all idle segments of the default pool retire,
 //!   regardless of budget and threshold.
-//! * A retired segment is held until the device has finished, and counts against the threshold and
-//!   the budget of `compact`. Only the release of the whole cache gives the segment back sooner.
+//! * A retired segment is held until the device has finished with it, and counts against the
+//!   threshold and the budget of `compact`. Only the release of the whole cache gives it back
+//!   sooner.
 
 mod caches;
 mod named;

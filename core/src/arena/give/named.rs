@@ -1,9 +1,9 @@
-//! Memory of pools in use given back by a call of the program: of one pool, of the pools of a tag,
-//! and of all pools whose tags have limits.
+//! Memory of pools in use that a call of the program gives back: the memory of one pool, of the
+//! pools with a tag, or of all pools that have a tag with limits.
 //!
-//! A request never gives memory of another pool in use back, unless limits of tags say so
-//! (tenants.rs). A call that says so does, and what it cannot give it names: a captured graph
-//! writes to its memory at every replay.
+//! A request never gives back memory of another pool in use, unless the limits of tags say so
+//! (tenants.rs). A call that names the pool or tag does, and returns an error for memory that it
+//! cannot give back because a captured graph writes to it at every replay.
 
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::Registry;
@@ -20,10 +20,11 @@ use crate::stats::Stat;
 use core::iter::{from_fn, once};
 
 impl<P: Platform> Heaps<P> {
-    /// Iterates over the private pools in use whose tags have limits and that have no memory of a
-    /// captured graph. They give free memory to calls that name no pool.
+    /// Iterates over the private pools in use that have a tag with limits, and no memory of a
+    /// captured graph. These pools give free memory to calls that name no pool.
     pub(in crate::arena) fn tenant_pools(&self) -> impl Iterator<Item = u32> {
-        // The registry is locked for each step and not between steps: callers release segments.
+        // The registry is locked during each step but not between steps, because callers release
+        // segments.
         let mut pool = 0;
         from_fn(move || {
             let registry = self.registry.lock();
@@ -46,11 +47,11 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Gives the whole cache back, with that of pools in use whose tags have limits, and of plans
-    /// without a block in use.
+    /// Gives back the whole cache, including that of pools in use if their tags have limits, and
+    /// the memory of plans without a block in use.
     ///
     /// # Errors
-    /// The first failure. The release goes on after a failure unless the context is lost.
+    /// The first failure. The release continues after it, unless the context is lost.
     pub(crate) fn empty(&self, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
         let mut result = plans.map_or(Ok(()), |plans| plans.give_idle_up(0));
         for (slot, _used) in self.heaps.heaps_of(self.heaps.tenant_pools(), by_pool) {
@@ -59,7 +60,7 @@ impl<P: Platform> Holdings<'_, P> {
         result.and(self.release_cached(None))
     }
 
-    /// Gives the free memory of a private pool back.
+    /// Gives back the free memory of a private pool.
     ///
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
@@ -77,7 +78,7 @@ impl<P: Platform> Holdings<'_, P> {
         waited.and(if is_in_use { self.trim_pool(pool, 0) } else { self.release_cached(Some(number)) })
     }
 
-    /// Gives free memory of a private pool back, until it holds at most `keep` bytes.
+    /// Gives back free memory of a private pool until it holds at most `keep` bytes.
     ///
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
@@ -88,7 +89,7 @@ impl<P: Platform> Holdings<'_, P> {
         self.refuse_graphs(held() > keep, once(number))
     }
 
-    /// Gives free memory of the pools with a tag back, until they hold at most `keep` bytes
+    /// Gives back free memory of the pools with a tag until they hold at most `keep` bytes
     /// together.
     ///
     /// # Errors
@@ -111,7 +112,7 @@ impl<P: Platform> Holdings<'_, P> {
         self.refuse_graphs(held() > keep, pools())
     }
 
-    /// Gives free memory of pools back, in use or not, until `held` tells of at most `keep` bytes.
+    /// Gives back free memory of pools, in use or not, until `held` returns at most `keep` bytes.
     ///
     /// # Errors
     /// The first failure.
@@ -129,7 +130,7 @@ impl<P: Platform> Holdings<'_, P> {
                 if self.give_up(unit)? == 0 {
                     break;
                 }
-                // The pages given up are spare, and no bytes of any heap: they go to the device,
+                // The pages given up are now spare and belong to no heap. They go to the device,
                 // not to another pool.
                 self.destroy_spares()?;
             }
@@ -137,7 +138,7 @@ impl<P: Platform> Holdings<'_, P> {
         Ok(())
     }
 
-    /// Refuses a call that leaves `more` than it was to keep, if one of the pools has memory of a
+    /// Returns an error if `more` is held than should be kept, and one of the pools has memory of a
     /// captured graph.
     fn refuse_graphs(&self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
         let graphs = |pool: u32| {

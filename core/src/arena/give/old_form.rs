@@ -1,5 +1,5 @@
-//! Memory of an old form after a change of the settings: idle segments retire, and idle pages are
-//! unmapped where the device need not be waited for.
+//! Memory in the form of earlier settings: after a change, idle segments retire, and idle pages are
+//! unmapped if this does not require waiting for the device.
 //!
 //! Blocks that other streams use are not free, so their segments are not idle.
 
@@ -16,10 +16,10 @@ use crate::units::NO_STREAM;
 use core::iter::once;
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Gives idle memory of the default pool back with the form of earlier settings. Segments go
-    /// back where pages are mapped now, and pages where segments are obtained. With `all`,
-    /// everything idle goes back: sizes are those of earlier settings. Pages go back only at a
-    /// moment when their stream is idle.
+    /// Gives back idle memory of the default pool that is in the form of earlier settings. Segments
+    /// go back if pages are mapped now, and pages if segments are obtained now. With `all`,
+    /// everything idle goes back, because its sizes are those of earlier settings. Pages go back
+    /// only while their stream is idle.
     ///
     /// # Errors
     /// Those of the device.
@@ -49,10 +49,10 @@ impl<P: Platform> Holdings<'_, P> {
         released
     }
 
-    /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give
-    /// back.
+    /// Returns whether the stream of a heap has no unfinished work. Returns false if the heap has
+    /// no pages to give back.
     fn is_stream_at_rest(&self, slot: u32) -> bool {
-        // An epoch that is complete at once.
+        // An epoch that is complete at once shows this.
         if self.heaps.pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
             return false;
         }
@@ -61,15 +61,15 @@ impl<P: Platform> Holdings<'_, P> {
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }
 
-    /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
+    /// Retires the wholly free segments of the heap in `slot`. The pair is in use.
     fn retire_segments(&self, _used: &PairUse<'_, P>, slot: u32) {
-        // Kept until the event is recorded: no capture begins in between.
+        // Held until the event is recorded, so that no capture starts in between.
         let Some(_permission) = self.driver.may_record() else { return };
         let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
         let Some(stream) = stream else { return };
         for unit in self.heaps.segments_of(slot) {
-            // A segment that cannot be taken stays in the heap. The fence is recorded afterwards:
-            // another thread may have used the segment until it was taken.
+            // A segment that cannot be taken stays in the heap. The fence is recorded afterwards,
+            // because another thread may have used the segment until it was taken.
             if let Ok(Some(taken)) = unit.take(self) {
                 taken.retire(self, stream);
             }

@@ -1,12 +1,12 @@
-//! The way of units back to the device.
+//! Giving units back to the device.
 //!
 //! ```text
 //! unit ─ take: out of the heap, under the heap's lock ─▶ taken ─┬─ release: the device is called, no lock is held
 //!                                                               └─ retire: released once the work of a stream is complete
 //! ```
 //!
-//! A segment leaves the heap and the page map before the device releases the memory, so no thread
-//! can find the segment during the call. Pages become spare.
+//! A segment is removed from the heap and the page map before the device releases its memory, so no
+//! thread can find it during the call. Pages become spare.
 
 use crate::arena::flags;
 use crate::arena::heaps::Heaps;
@@ -21,11 +21,11 @@ use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::StreamId;
 
-/// A unit taken out of the heap.
+/// A unit that was taken out of its heap.
 #[derive(Debug)]
 pub(in crate::arena) struct TakenUnit {
     pub unit: Unit,
-    /// The block, detached around pages.
+    /// The block that was detached around pages.
     block: u32,
 }
 
@@ -33,8 +33,8 @@ impl<P: Platform> Holdings<'_, P> {
     /// Gives units back. Returns the number of bytes.
     ///
     /// # Errors
-    /// The first failure; no other unit is given back. The bytes are counted as leaked if the
-    /// device failed.
+    /// The first failure; no other unit is given back. If the device failed, the bytes count as
+    /// leaked.
     pub(in crate::arena) fn give(&self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
         units.into_iter().try_fold(0, |bytes, unit| {
             let taken = unit.take(self)?;
@@ -44,8 +44,8 @@ impl<P: Platform> Holdings<'_, P> {
 }
 
 impl Unit {
-    /// Takes the unit out of the heap. Returns `None` if another thread has used the unit in
-    /// between.
+    /// Takes the unit out of the heap. Returns `None` if another thread has used it in the
+    /// meantime.
     ///
     /// # Errors
     /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has
@@ -59,8 +59,8 @@ impl Unit {
         let mut heap = held.heaps.lock(self.slot);
         let Some(block) = self.find(&mut heap) else { return Ok(None) };
         let (base, bytes) = heap.remove_segment(block, &held.heaps.slot(self.slot).counters);
-        // Before the release: the device may return the same addresses to another thread at once,
-        // and the new segment must find the pages unlisted.
+        // Before the release, because the device may return the same addresses to another thread at
+        // once, and the new segment must find the pages unlisted.
         held.pages.remove(base, bytes);
         held.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
         // In direct mode the next request would make the tables again.
@@ -76,18 +76,18 @@ impl Unit {
     /// [`Error::TableFull`] if the block around the pages cannot be cut.
     pub(in crate::arena) fn take_pages<P: Platform>(&self, heaps: &Heaps<P>) -> Result<Option<u32>, Error> {
         let mut heap = heaps.lock(self.slot);
-        // A heap asleep keeps its pages for the call that parks or wakes the heap.
+        // A parked heap keeps its pages for the call that parks or wakes it.
         if heap.asleep { Ok(None) } else { self.detach(&mut heap) }
     }
 
-    /// Detaches pages, as a separate block. Returns `None` if another thread has used the pages
-    /// since they were found.
+    /// Detaches pages as a separate block. Returns `None` if another thread has used them since
+    /// they were found.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the block around the pages cannot be cut.
     pub(in crate::arena) fn detach<S: Storage>(&self, heap: &mut Heap<S>) -> Result<Option<u32>, Error> {
         let Some(block) = self.find(heap) else { return Ok(None) };
-        // A block with parts of pages at its ends is cut, which takes entries of the table.
+        // If the block has parts of pages at its ends, it is cut, which takes entries of the table.
         let whole = heap.blocks[block].size == self.bytes;
         if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
             return Err(Error::TableFull("blocks"));
@@ -101,13 +101,13 @@ impl TakenUnit {
     /// bytes.
     ///
     /// # Errors
-    /// The error of the device, after the bytes were counted as leaked.
+    /// The error of the device. The bytes then count as leaked.
     pub(in crate::arena) fn release<P: Platform>(self, held: &Holdings<'_, P>) -> Result<u64, Error> {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
             UnitKind::Segment => {
                 held.peaks.device.count(Occurrence::DeviceFree);
-                // Unlike a segment's release, to unmap waits for nothing.
+                // Unlike the release of a segment, unmapping waits for nothing.
                 let behind = held.heaps.lock(slot).stream;
                 if !held.release_guarded(self.unit.ptr(), Some(behind))? {
                     held.ledger.release(held.driver, self.unit.ptr(), bytes)?;
@@ -119,11 +119,11 @@ impl TakenUnit {
         Ok(bytes)
     }
 
-    /// Lets the memory of a segment go back once the present work of its `stream` is complete; at
-    /// once if that cannot be noted. The caller has permission to record.
+    /// Lets the memory of a segment go back once the present work of `stream` is complete, or at
+    /// once if this cannot be noted. The caller has permission to record.
     pub(in crate::arena) fn retire<P: Platform>(self, held: &Holdings<'_, P>, stream: StreamId) {
         if held.given_up().retire(stream, self.unit.ptr(), self.unit.bytes).is_err() {
-            // Counted as leaked if the device fails.
+            // Counts as leaked if the device fails.
             let _counted = self.release(held);
         }
     }

@@ -1,9 +1,8 @@
 //! Dirty heaps: those that must be read to find a sum over all heaps.
 //!
 //! A heap is *clean* while each of its leases equals the present value, in every row of its
-//! counters. (A lease is the value up to which a counter may rise before this must be reported.)
-//! The sum of the leases, which the peaks keep, is then the sum over all clean heaps, so only the
-//! dirty heaps must be read to find a peak.
+//! counters. (A lease is a heap's quota of a peak.) The sum of the leases, which the peaks keep, is
+//! then the sum over all clean heaps, so only the dirty heaps must be read to find a peak.
 //!
 //! ```text
 //! clean ─ a thread locks the heap to work on it ────────────────▶ dirty

@@ -470,6 +470,7 @@ impl<S: Storage> Registry<S> {
     }
 
     /// Finds the latest route that takes a request on `stream`.
+    ///
     /// `asked` is the number of the host's route that the host was last asked about, and its
     /// answer. Routes later than this one have already been ruled out. If it has ended in the
     /// meantime, the search starts again with the latest route.
