@@ -1,7 +1,7 @@
-//! The cost to give a unit back and to obtain the memory again, and the budget of driver time.
+//! The cost of giving a unit back and obtaining it again, and the budget of driver time.
 //!
-//! The costs are an H200's (driver 580), corrected by the measured times of the device at
-//! hand.
+//! The costs are those of an H200 (driver 580), corrected by the times measured on the device in
+//! use.
 
 use crate::arena::heaps::units::UnitKind;
 use crate::units::MIB;
@@ -9,9 +9,9 @@ use crate::units::MIB;
 /// The time of calls, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cost {
-    /// To give a unit back.
+    /// The time to give a unit back.
     pub give: u64,
-    /// To obtain the unit again.
+    /// The time to obtain the unit again.
     pub obtain: u64,
 }
 
@@ -22,22 +22,22 @@ impl Cost {
     }
 }
 
-/// Unspent budget is kept for so long, in microseconds.
+/// The time for which an unspent budget is kept, in microseconds.
 const KEPT_US: u64 = 60_000_000;
 
-/// Memory needed sooner, in milliseconds, is of no use to another process, which takes as long to
-/// start.
+/// The shortest worthwhile time, in milliseconds. Memory that is needed sooner is of no use to
+/// another process, because it takes as long to start.
 const LEAST_MS: u64 = 5000;
 
-/// How much slower or faster than the H200's a driver may count, as a factor.
+/// The largest factor by which a driver may count as slower or faster than the H200's.
 const MOST_PACE: f64 = 64.0;
 
-/// The driver time left, and the pace of the driver.
+/// The driver time that is left, and the pace of the driver.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Nanoseconds to be spent.
+    /// The nanoseconds that may be spent.
     left: u64,
-    /// The time of the device's driver in relation to the H200's, by kind of unit.
+    /// The time of the device's driver relative to the H200's, by kind of unit.
     pace: [f64; 2],
 }
 
@@ -46,7 +46,7 @@ impl Budget {
         Self { left: 0, pace: [1.0; 2] }
     }
 
-    /// Adds `share` of `us` microseconds passed.
+    /// Adds `share` of `us` microseconds that have passed.
     pub(super) fn earn(&mut self, us: u64, share: f64) {
         // The conversions round towards zero and saturate.
         let most = (KEPT_US as f64 * 1000.0 * share) as u64;
@@ -58,14 +58,14 @@ impl Budget {
         self.left
     }
 
-    /// Takes the time of giving back and of obtaining again off the budget.
+    /// Subtracts the time of giving back and obtaining again from the budget.
     pub(super) fn spend(&mut self, ns: u64) {
         self.left = self.left.saturating_sub(ns);
     }
 
     /// Returns the estimated cost of a unit of `bytes`. A segment costs `cuMemFree` and
-    /// `cuMemAlloc`, a page costs `cuMemUnmap` and `cuMemRelease`, and `cuMemCreate`, `cuMemMap`
-    /// and `cuMemSetAccess`.
+    /// `cuMemAlloc`. A page costs `cuMemUnmap` and `cuMemRelease`, and later `cuMemCreate`,
+    /// `cuMemMap` and `cuMemSetAccess`.
     pub(super) fn cost(&self, kind: UnitKind, bytes: u64) -> Cost {
         let pace = self.pace[kind as usize];
         let at_pace = |ns: u64| (ns as f64 * pace) as u64;
@@ -76,7 +76,8 @@ impl Budget {
         }
     }
 
-    /// Notes the time `taken` to give back units with an estimated cost of `estimated` nanoseconds.
+    /// Notes that units with an estimated cost of `estimated` nanoseconds took `taken` to give
+    /// back.
     pub(super) fn learn(&mut self, kind: UnitKind, estimated: u64, taken: u64) {
         if estimated > 0 && taken > 0 {
             let pace = &mut self.pace[kind as usize];
@@ -86,10 +87,10 @@ impl Budget {
     }
 }
 
-/// Returns for how many milliseconds a unit of `bytes`, of `held` bytes in all, must not be needed
-/// so giving back is worth `cost_ns`: as long as the unit's part of the budget takes to pay. If all
-/// memory is used once in the time, all memory together uses up the whole budget. At least
-/// [`LEAST_MS`].
+/// Returns the milliseconds for which a unit of `bytes`, out of `held` bytes in all, must not be
+/// needed so that giving it back is worth `cost_ns`. This is the time in which the unit's part of
+/// the budget pays the cost: if all memory is used once in this time, it uses up the whole budget.
+/// At least [`LEAST_MS`].
 pub(super) fn worth_ms(cost_ns: u64, bytes: u64, held: u64, share: f64) -> u64 {
     let part = bytes as f64 / held.max(bytes) as f64;
     // Saturates; a share of 0 pays nothing.

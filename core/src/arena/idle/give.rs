@@ -1,4 +1,4 @@
-//! Gives idle units back: which are worthwhile, and the calls of the device.
+//! Giving idle units back: the choice of the worthwhile ones, and the calls to the device.
 
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
@@ -16,12 +16,12 @@ use crate::tables::Storage;
 use crate::units::NO_STREAM;
 use core::iter::once;
 
-/// Units to give back: a segment, or neighbouring pages of equal length.
+/// Units to give back: one segment, or adjacent pages of equal length.
 #[derive(Clone, Copy)]
 struct ReleaseBatch {
     /// All of them as one unit.
     run: Unit,
-    /// Bytes of each.
+    /// The bytes of each.
     bytes: u64,
     count: u32,
     /// The age of the first, in milliseconds.
@@ -35,19 +35,20 @@ impl ReleaseBatch {
     }
 }
 
-/// The policy by which idle memory goes back, at a moment.
+/// The policy that decides which idle memory goes back, at one moment.
 struct ReleasePolicy<'a> {
     idle: &'a IdleMemory,
     round: &'a Round,
 }
 
 impl ReleasePolicy<'_> {
-    /// Returns the age of a unit, in milliseconds; `None` for a unit in use.
+    /// Returns the age of a unit in milliseconds, or `None` for a unit in use.
     fn age(&self, unit: &Unit) -> Option<u32> {
         unit.idle.age(self.round.now)
     }
 
-    /// Returns whether a unit is expected not to be needed for as long as its worth asks.
+    /// Returns whether a unit is expected to stay unused for as long as makes giving it back
+    /// worthwhile.
     fn is_likely_idle(&self, unit: &Unit) -> bool {
         let (predictor, cost) = (&self.idle.predictor, self.idle.budget.cost(unit.kind, unit.bytes));
         let ms = worth_ms(cost.both(), unit.bytes, self.round.held, self.round.driver_share);
@@ -55,8 +56,8 @@ impl ReleasePolicy<'_> {
         self.age(unit).is_some_and(|age| predictor.stays_idle(unit.bytes, age, ms))
     }
 
-    /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever
-    /// before.
+    /// Returns whether a unit is worthwhile: it is expected to stay unused, or more is held than
+    /// ever before.
     fn should_release(&self, unit: &Unit) -> bool {
         unit.bytes <= self.round.excess.get() || self.is_likely_idle(unit)
     }
@@ -68,18 +69,18 @@ impl ReleasePolicy<'_> {
 }
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Gives back every worthwhile unit, within time and budget. Returns whether events were
-    /// recorded, which will tell the end of work.
+    /// Gives back every worthwhile unit, within the time and the budget. Returns whether events
+    /// were recorded that will show the end of work.
     ///
     /// # Errors
-    /// The first error of the device; then nothing more is given back.
+    /// The first error of the device. Nothing else is given back after it.
     pub(super) fn give_worthwhile(&self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
         for used in self.heaps.idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
-                // Nothing is given back while a graph is captured: the driver may refuse, and the
-                // capture fail.
+                // Nothing is given back while a graph is captured, because the driver may refuse,
+                // and the capture may fail.
                 while result.is_ok()
                     && !self.driver.flags.has(flags::CAPTURE)
                     && let Some(chosen) = round.next(self.driver, self.heaps, idle, slot)
@@ -88,7 +89,7 @@ impl<P: Platform> Holdings<'_, P> {
                     let Ok(_giving) = self.heaps.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
                     result = self.give_chosen(idle, round, chosen);
                 }
-                // What is free now is quiet at one of the next calls.
+                // Memory that is free now will be quiet at one of the next calls.
                 if round.count_kept(self.heaps, idle, slot, &mut kept) {
                     began |= self.given_up().begin_epoch(slot, NO_STREAM);
                 }
@@ -100,7 +101,7 @@ impl<P: Platform> Holdings<'_, P> {
     }
 
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has
-    /// used the units since they were chosen.
+    /// used them since they were chosen.
     fn give_chosen(
         &self,
         idle: &Ranked<P::Lock, IdleMemory>,
@@ -114,7 +115,8 @@ impl<P: Platform> Holdings<'_, P> {
             if run.kind == UnitKind::Pages
                 && let Some(mapper) = self.mapper()
             {
-                // As many as were added: elastic ranges keep their own spare pages. All are tried.
+                // As many as were added, because elastic ranges keep their own spare pages. All are
+                // tried.
                 (0..count).for_each(|_| result = result.and(mapper.destroy_spare().map(|_any| ())));
             }
             result
@@ -129,7 +131,7 @@ impl<P: Platform> Holdings<'_, P> {
         stats.driver_us += us;
         result?;
         budget.learn(run.kind, chosen.give_ns(), us * 1000);
-        // Whatever follows, giving back an excess was right.
+        // Giving back an excess was right, whatever happens next.
         let worth = if bytes <= excess { 0 } else { worth_ms(cost.both(), bytes, round.held, round.driver_share) };
         predictor.give_back(bytes, count, age, round.now, worth);
         stats.given_back += run.bytes;
@@ -139,8 +141,8 @@ impl<P: Platform> Holdings<'_, P> {
 }
 
 impl Round {
-    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else
-    /// neighbouring worthwhile pages, as long as the time and the budget last.
+    /// The rule of `reclaim:auto`. Returns the largest worthwhile segment of the heap in `slot`, or
+    /// else adjacent worthwhile pages, as long as the time and the budget last.
     fn next<P: Platform>(
         &self,
         driver: &Driver<P::Device>,
@@ -155,7 +157,7 @@ impl Round {
                     return None;
                 }
                 None | Some(ReleaseBatch { count: 0, .. }) => {}
-                // The driver would wait for running work before it releases a segment.
+                // Before releasing a segment, the driver would wait for running work.
                 Some(_) if kind == UnitKind::Segment && (self.blocked.get() || !heaps.are_at_rest(driver)) => {
                     self.blocked.set(true);
                 }
@@ -165,8 +167,8 @@ impl Round {
         None
     }
 
-    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a
-    /// segment, or a page and pages below. The count is 0 if none can be paid.
+    /// Chooses quiet and worthwhile units of one kind from the largest free block that has any: a
+    /// segment, or a page and the pages below it. The count is 0 if none can be paid for.
     fn choose<P: Platform>(
         &self,
         heaps: &Heaps<P>,
@@ -181,7 +183,7 @@ impl Round {
         let mut units = idle_units(&heap, slot).filter(|unit| unit.kind == kind);
         let first = units.find(wanted)?;
         let (cost, is_likely_idle) = (idle.budget.cost(kind, first.bytes), policy.is_likely_idle(&first));
-        // No more of the units that will be needed than the excess.
+        // Of units that will be needed, takes no more than the excess.
         let enough = if is_likely_idle { u64::MAX } else { self.excess.get() / first.bytes };
         let run = Unit { at: first.end(), bytes: 0, ..first };
         let mut chosen = ReleaseBatch { run, bytes: first.bytes, count: 0, age: policy.age(&first)?, cost };
@@ -202,13 +204,13 @@ impl Round {
         Some(chosen)
     }
 
-    /// Returns whether the time of the call lasts for more than the cheapest unit.
+    /// Returns whether enough time is left for more than the cheapest unit.
     fn has_time_left<R: Lock>(&self, idle: &Ranked<R, IdleMemory>) -> bool {
         self.left.get() >= 2 * idle.lock().budget.cost(UnitKind::Segment, 0).give
     }
 
     /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some
-    /// may still be in use, and no event will tell when they are not.
+    /// may still be in use without an event that will show when they are not.
     fn count_kept<P: Platform>(
         &self,
         heaps: &Heaps<P>,
@@ -236,13 +238,13 @@ impl Round {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns whether every stream with a pair has finished its work, so the driver frees a
-    /// segment without a wait. A device that cannot tell is not asked again. False while a stream
-    /// captures a graph.
+    /// Returns whether every stream with a pair has finished its work, so that the driver frees a
+    /// segment without waiting. If the device cannot tell, the events that have shown the end of
+    /// the work are enough. Returns false while a stream captures a graph.
     fn are_at_rest(&self, driver: &Driver<P::Device>) -> bool {
-        // No capture begins while the streams are asked.
+        // No capture starts while the streams are asked.
         let Some(_permission) = driver.may_record() else { return false };
-        // The two heaps of a pair have one stream.
+        // Both heaps of a pair have the same stream.
         self.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
                 let heap: HeapGuard<'_, P> = self.lock(slot);
@@ -254,8 +256,8 @@ impl<P: Platform> Heaps<P> {
             }
             match driver.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
-                // Without an answer, the events have told of the work on the segment, which is what
-                // can be known.
+                // Without an answer, the events have already shown the end of the work on the
+                // segment, and nothing else can be known.
                 Ok(None) if !driver.may_use(stream, NO_STREAM) => true,
                 Ok(None) => driver.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,
@@ -264,7 +266,7 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-/// Iterates over the units of a heap found idle by the last look, page by page.
+/// Iterates over the units of a heap that the last look found idle, page by page.
 fn idle_units<S: Storage>(heap: &Heap<S>, slot: u32) -> impl Iterator<Item = Unit> {
     units_down(heap, slot).filter(|unit| unit.idle.is_idle())
 }

@@ -1,21 +1,21 @@
-//! The setting `reclaim:auto`: idle memory goes back to the device by its worth.
+//! The setting `reclaim:auto`: idle memory goes back to the device if this is worth its cost.
 //!
 //! ```text
 //! look (heap/idle.rs) ─▶ predictor: time to the next use ─┐
 //! cost of giving back and obtaining again (budget.rs) ────┴─▶ worthwhile? ─▶ quiet? ─▶ budget left? ─▶ device
 //! ```
 //!
-//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for
-//! the setting, and find less cached memory at most. A unit is given back if the prediction is no
-//! use for as long as the part of the budget takes to pay the driver's calls, or if more is held
-//! than before anything was given back. The budget bounds the driver's time under all predictions:
-//! giving back and obtaining again are paid together, when a unit is given back.
+//! Everything happens in [`maintain`](crate::Pages::maintain). Requests and frees do nothing for
+//! this setting; at most they find less cached memory. A unit is given back if it is predicted to
+//! stay unused for as long as its part of the budget takes to pay for the driver's calls, or if
+//! more is held than before anything was given back. The budget bounds the driver's time under all
+//! predictions, because giving back and obtaining again are both paid when a unit is given back.
 //!
 //! Nothing waits for the device. All work on a unit is known to be complete
-//! (arena/paging/epochs.rs). A driver waits for running work of any kind before a free of a
-//! segment, so segments go back while all streams known to the allocator are idle; pages are
-//! unmapped at any time. Nothing is given back while a graph is captured. Of the private pools in
-//! use those give whose tags have limits, down to `low`, unless a captured graph has their memory.
+//! (arena/paging/epochs.rs). Before it frees a segment, a driver waits for running work of any
+//! kind, so segments go back only while all streams known to the allocator are idle. Pages are
+//! unmapped at any time. Nothing is given back while a graph is captured. Private pools in use give
+//! memory back if their tags have limits, down to `low`, unless it is memory of a captured graph.
 
 mod budget;
 mod give;
@@ -39,14 +39,14 @@ use crate::sync::{Ordering, Ranked, impl_empty};
 use core::cell::Cell;
 use core::iter::once;
 
-/// Experience and budget of `reclaim:auto` on a device.
+/// The experience and the budget of `reclaim:auto` on a device.
 #[derive(Debug)]
 pub(crate) struct IdleMemory {
     predictor: Predictor,
     budget: Budget,
-    /// The time of the last look, in microseconds of the device's clock; 0 before the first.
+    /// The time of the last look, in microseconds of the device's clock, or 0 before the first.
     last_us: u64,
-    /// The most bytes held, and the most in use, until memory was given back for the first time.
+    /// The most bytes held and the most in use, until memory was first given back.
     before: [u64; 2],
     stats: ReclaimStats,
 }
@@ -59,10 +59,10 @@ impl IdleMemory {
         ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }
     }
 
-    /// Returns how many of the `held` bytes are beyond the most held before anything was given
-    /// back, and beyond the growth of the use since. `most` bytes were held at one time, and `live`
-    /// in use. Where segments have gone, requests obtain segments of different sizes: the memory
-    /// held could become more than without the setting.
+    /// Returns how many of the `held` bytes exceed the most that was held before anything was given
+    /// back, plus the growth of the use since then. `most` is the most that was held at one time,
+    /// and `live` the most in use. Requests that replace segments given back obtain segments of
+    /// different sizes, so without this more memory could be held than without the setting.
     fn excess(&mut self, held: u64, most: u64, live: u64) -> u64 {
         if self.stats.given_back == 0 {
             self.before = [most, live];
@@ -79,29 +79,28 @@ const LOOK_US: u64 = 1000;
 struct Round {
     /// The time of the look.
     now: Moment,
-    /// The part of the time for the driver.
+    /// The share of the time that the driver may use.
     driver_share: f64,
-    /// Bytes held from the device at the beginning.
+    /// The bytes held from the device at the start.
     held: u64,
-    /// The driver time left to the call, in nanoseconds.
+    /// The driver time that the call has left, in nanoseconds.
     left: Cell<u64>,
-    /// Bytes held beyond those before anything was given back.
+    /// The bytes held beyond those from before anything was given back.
     excess: Cell<u64>,
-    /// Whether a segment was not given back because a stream had work.
+    /// Whether a segment was kept because a stream had work.
     blocked: Cell<bool>,
-    /// Whether the time has ended before all worthwhile units were given back.
+    /// Whether the time ended before all worthwhile units were given back.
     more: Cell<bool>,
 }
 
 impl<P: Platform> Holdings<'_, P> {
     /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile
-    /// units, for about `max_us` microseconds of driver time. Returns true if the time has ended
-    /// before all of them were given back. Does nothing unless the setting is on and the device has
-    /// a clock.
+    /// units, for about `max_us` microseconds of driver time. Returns true if the time ended before
+    /// all of them were given back. Does nothing if the setting is off or the device has no clock.
     ///
     /// # Errors
-    /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is
-    /// left to the next call. [`Error::TableFull`] if a block cannot be cut.
+    /// The first error of the device. The bytes of the unit count as leaked, and the rest is left
+    /// to the next call. [`Error::TableFull`] if a block cannot be cut.
     pub(crate) fn give_idle_back(&self, idle: &Ranked<P::Lock, IdleMemory>, max_us: u64) -> Result<bool, Error> {
         let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
         let memory = self.driver.device();
@@ -126,7 +125,7 @@ impl<P: Platform> Holdings<'_, P> {
         }
         self.given_up().poll_departures();
         if self.give_worthwhile(idle, &round)? {
-            // What was free is quiet at once on a stream without unfinished work.
+            // On a stream without unfinished work, memory that was free is now quiet.
             self.given_up().poll_departures();
             self.give_worthwhile(idle, &round)?;
         }
@@ -135,15 +134,15 @@ impl<P: Platform> Holdings<'_, P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Iterates over the pairs that give idle memory back.
+    /// Iterates over the pairs that give back idle memory.
     fn idle_pairs(&self) -> impl Iterator<Item = PairUse<'_, P>> {
         once(0).chain(self.tenant_pools()).flat_map(|pool| self.pairs_of(pool))
     }
 }
 
 impl Round {
-    /// Looks at every heap that gives idle memory back. Returns false if the last look was just
-    /// before.
+    /// Looks at every heap that gives back idle memory. Returns false if the last look was only
+    /// just before.
     fn look<P: Platform>(&self, heaps: &Heaps<P>, idle_memory: &Ranked<P::Lock, IdleMemory>, now_us: u64) -> bool {
         let between = {
             let mut idle = idle_memory.lock();
@@ -158,7 +157,7 @@ impl Round {
             idle.stats.looks += 1;
             idle.stats.idle = 0;
             idle.predictor.settle(self.now);
-            // What has happened since the last look, happened in the middle on average.
+            // Events since the last look happened, on average, in the middle.
             Moment(self.now.0.wrapping_sub((passed / 2000) as u32))
         };
         for used in heaps.idle_pairs() {
@@ -167,7 +166,7 @@ impl Round {
                 if heap.asleep {
                     continue;
                 }
-                // What is freed from now on has a stamp that no free block has yet.
+                // Memory that is freed from now on gets a stamp that no free block has yet.
                 heap.clock = heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
                 let mut idle = idle_memory.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;

@@ -1,4 +1,4 @@
-//! Predicts for how long idle memory stays idle, from how long memory of similar size was idle
+//! Predicts how long idle memory will stay idle, from how long memory of similar size was idle
 //! before.
 //!
 //! ```text
@@ -6,25 +6,25 @@
 //!                            ▲ the unit's age: how many to the right lasted for long enough?
 //! ```
 //!
-//! A training step uses most memory once: nearly all ended times are a step long, and a unit idle
-//! for longer belongs to no step any more. Where short and long times occur, nothing is decided
-//! before the short times have passed. Beyond all ended times, memory is expected to stay idle for
-//! as long again as it has been. A few imagined units with equal expectation stand beside the ended
-//! times, so a single long time decides nothing.
+//! A training step uses most memory once, so nearly all ended idle times are one step long, and a
+//! unit that is idle for longer belongs to no step any more. If there are both short and long
+//! times, nothing is decided before the short times have passed. Beyond all ended times, memory is
+//! expected to stay idle for as long again as it already has been. A few imagined units with this
+//! expectation are added to the ended times, so that a single long time decides nothing.
 //!
-//! A unit given back has no end. A later unit of the class ends the time. If obtained before the
-//! cost of both calls is repaid, the unit was released too early. With many mistakes, more
-//! decisions are more cautious.
+//! The idle time of a unit that was given back ends when a later unit of its class is obtained. If
+//! this happens before the cost of both calls is repaid, the unit was released too early. After
+//! many such mistakes, further decisions are more cautious.
 
 use crate::heap::age::{Idle, Moment};
 
-/// The classes of sizes: each a power of two, from 1 MiB.
+/// The number of size classes. Each is a power of two, from 1 MiB.
 const CLASSES: usize = 20;
 
-/// The number of lengths of idle times: each a power of two, from 1 ms.
+/// The number of lengths of idle times. Each is a power of two, from 1 ms.
 const LENGTHS: usize = 24;
 
-/// An ended time counts half as much once a class has so many newer times.
+/// Once a class has this many idle times, all of them count half as much.
 const MEMORY: u32 = 2048;
 
 /// The number of imagined units, which stay idle for as long again.
@@ -33,35 +33,35 @@ const IMAGINED: u64 = 2;
 /// The number of remembered groups of units.
 const GROUPS: usize = 64;
 
-/// The highest caution: 2^2 times the worthwhile time. The budget bounds the cost of
+/// The highest caution, which is 2^2 times the worthwhile time. The budget bounds the cost of
 /// mistakes at any caution.
 const MOST_CAUTION: u32 = 2;
 
-/// After so many units the share of units obtained too early changes the caution.
+/// The number of units after which the share obtained too early changes the caution.
 const TRIAL: u32 = 32;
 
-/// Caution falls by 1 after so many milliseconds without a unit to judge by.
+/// The time after which caution falls by 1 if there is no unit to judge by, in milliseconds.
 const PATIENCE_MS: u32 = 60_000;
 
-/// Units of a class, given back at the same time.
+/// Units of one class that were given back at the same time.
 #[derive(Clone, Copy, Debug)]
 struct SizeGroup {
     class: u8,
     count: u32,
-    /// Their age when they were given back, in milliseconds, of the youngest.
+    /// The age of the youngest when they were given back, in milliseconds.
     age: u32,
-    /// When they were given back.
+    /// The time when they were given back.
     at: Moment,
-    /// The milliseconds from then on for which giving them back is worth the cost.
+    /// The milliseconds from then on for which giving them back is worth its cost.
     worth: u32,
 }
 
 /// The kind of a unit just obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Obtained {
-    /// More than was held before.
+    /// It adds to what was held before.
     More,
-    /// In place of a unit given back.
+    /// It replaces a unit that was given back.
     Again {
         /// Whether the unit was released too early.
         too_early: bool,
@@ -71,16 +71,16 @@ pub(super) enum Obtained {
 /// The idle times of a device.
 #[derive(Debug)]
 pub(crate) struct Predictor {
-    /// How many idle times of each class and length have ended.
+    /// The number of idle times that have ended, by class and length.
     ended: [[u16; LENGTHS]; CLASSES],
     groups: [Option<SizeGroup>; GROUPS],
     /// The place of the oldest group.
     oldest: usize,
     caution: u32,
-    /// Units obtained too early, and units not, since the caution was last judged.
+    /// The units obtained too early, and those that were not, since the caution was last judged.
     early: u32,
     late: u32,
-    /// When the caution was last judged, or a unit was.
+    /// The time when the caution was last judged.
     judged: Moment,
 }
 
@@ -97,7 +97,7 @@ impl Predictor {
         }
     }
 
-    /// Notes the use of a unit of `bytes` after `ms` milliseconds.
+    /// Notes that a unit of `bytes` was used after `ms` milliseconds.
     pub(super) fn end(&mut self, bytes: u64, ms: u32) {
         let ended = &mut self.ended[class(bytes)];
         ended[length(ms)] += 1;
@@ -106,13 +106,14 @@ impl Predictor {
         }
     }
 
-    /// Returns whether a unit of `bytes`, idle for `age` milliseconds, is expected to stay so for
-    /// `ms` more: whether three quarters of the units did, among all idle for longer than `age`.
+    /// Returns whether a unit of `bytes` that has been idle for `age` milliseconds is expected to
+    /// stay so for another `ms`. This is true if three quarters of the units that were idle for
+    /// longer than `age` did.
     pub(super) fn stays_idle(&self, bytes: u64, age: u32, ms: u64) -> bool {
         let age = u64::from(age);
         let (mut longer, mut stayed) = (IMAGINED, if age >= ms { IMAGINED } else { 0 });
         for (length, &ended) in self.ended[class(bytes)].iter().enumerate() {
-            // In the middle of its power of two.
+            // The middle of its power of two.
             let lasted = 3 << length >> 1;
             if lasted > age {
                 longer += u64::from(ended);
@@ -127,8 +128,8 @@ impl Predictor {
         self.caution
     }
 
-    /// Notes `count` units of `bytes`, idle for `age` milliseconds, as given back. Worth the cost
-    /// if they are not needed for `worth` milliseconds.
+    /// Notes that `count` units of `bytes`, idle for `age` milliseconds, were given back. This is
+    /// worth its cost if they are not needed for `worth` milliseconds.
     pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
         let class = class(bytes) as u8;
         let worth = u32::try_from(worth).unwrap_or(u32::MAX);
@@ -142,7 +143,8 @@ impl Predictor {
         self.oldest = (self.oldest + 1) % GROUPS;
     }
 
-    /// Notes a unit of `bytes` as obtained, in place of the last unit given back in the class.
+    /// Notes that a unit of `bytes` was obtained, which replaces the last unit given back in its
+    /// class.
     pub(super) fn obtain(&mut self, bytes: u64, now: Moment) -> Obtained {
         let wanted = class(bytes);
         let newest_first = (1..=GROUPS).map(|back| (self.oldest + GROUPS - back) % GROUPS);
@@ -159,12 +161,13 @@ impl Predictor {
         Obtained::Again { too_early }
     }
 
-    /// Counts the units given back and not needed for the worthwhile time, and judges by them: more
-    /// caution if over half of the units were obtained too early, less if under a quarter.
+    /// Counts the units that were given back and not needed for the worthwhile time, and judges by
+    /// them: more caution if over half of the units were obtained too early, less if at most a
+    /// quarter.
     pub(super) fn settle(&mut self, now: Moment) {
         for group in self.groups.iter_mut().flatten() {
             let away = now.0.wrapping_sub(group.at.0);
-            // `worth` 0: counted before.
+            // If `worth` is 0, the group has already been counted.
             if group.worth > 0 && away >= group.worth {
                 group.worth = 0;
                 self.late = self.late.saturating_add(group.count);
@@ -182,7 +185,7 @@ impl Predictor {
         (self.early, self.late, self.judged) = (0, 0, now);
     }
 
-    /// Notes the end of the idle time of a unit.
+    /// Notes that the idle time of a unit has ended.
     pub(super) fn use_again(&mut self, bytes: u64, idle: Idle, between: Moment) {
         if let Some(ms) = idle.age(between) {
             self.end(bytes, ms);
