@@ -1,4 +1,4 @@
-//! Moves the planned policy on at each announcement of an iteration.
+//! Advances the planned policy at each announcement of an iteration.
 //!
 //! ```text
 //! Waiting ── announce ─▶ Observing ── announce ─▶ Observed ── observed() ─▶ Planning
@@ -6,9 +6,9 @@
 //!                            └── announce, bad plans ── Serving ◀── announce ── Ready
 //! ```
 //!
-//! The phase is kept in the planner's state, under the lock `planner`. An announcement with slow
-//! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the
-//! lock. An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up
+//! The phase is part of the planner's state, under the lock `planner`. An announcement that has
+//! slow work to do takes the phase out, leaves [`Phase::Switching`] in its place, and works without
+//! the lock. An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up
 //! during a switch stay given up.
 //!
 //! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
@@ -26,11 +26,11 @@ use crate::units::StreamId;
 use alloc::vec::Vec;
 
 impl<P: Platform> PlanSwitch<'_, P> {
-    /// Ends an iteration and begins the next; see
+    /// Ends an iteration and starts the next; see
     /// [`Planning::end_iteration`](crate::Planning::end_iteration).
     pub(crate) fn announce<'w>(&self, waits: DeviceWaits<'w, P, impl Outside<'w, P>>) -> Result<(), Error> {
         self.held.driver.health()?;
-        // Frees first, so that blocks whose events are complete return to the lanes before the
+        // Frees come first, so that blocks with complete events return to the lanes before the
         // lanes restart.
         let polled = if self.held.driver.flags.has(flags::CAPTURE) { Ok(()) } else { waits.process_events() };
         let phase = {
@@ -40,7 +40,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
                 Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
                 // Activating plans calls the device, which could invalidate the capture.
                 Phase::Ready(_) if self.held.driver.flags.has(flags::CAPTURE) => return polled,
-                // This thread alone works on the phase now: every other announcement finds
+                // Only this thread works on the phase now, because every other announcement finds
                 // `Switching`.
                 phase => core::mem::replace(phase, Phase::Switching),
             }
@@ -48,8 +48,9 @@ impl<P: Platform> PlanSwitch<'_, P> {
         let (next, turned) = match phase {
             Phase::Observing(log) => (finish_observation(self.server, log), Ok(())),
             Phase::Ready(prepared) => self.begin_serving(prepared),
-            // `restart_lanes` runs at every announcement, so it must come first in the condition.
-            // During a capture the plans stay even if they are bad: ending a lane releases memory.
+            // `restart_lanes` must run at every announcement, so it comes first in the condition.
+            // During a capture the plans stay even if they are bad, because ending a lane releases
+            // memory.
             Phase::Serving
                 if !self.server.restart_lanes(self.held.heaps) || self.held.driver.flags.has(flags::CAPTURE) =>
             {
@@ -65,13 +66,14 @@ impl<P: Platform> PlanSwitch<'_, P> {
         polled.and(turned).and(self.enter_phase(next))
     }
 
-    /// Ends a switch of phases: `next` is the phase from here on. If another thread gave the plans
-    /// up during the switch, `next` is dropped, and the lanes that the switch began end.
+    /// Ends a switch of phases. `next` is the phase from here on. If another thread gave up the
+    /// plans during the switch, `next` is dropped, and the lanes that the switch started end.
     fn enter_phase(&self, next: Phase) -> Result<(), Error> {
         {
             let mut planner = self.server.planner.lock();
             if matches!(planner.phase, Phase::Switching) {
-                // Under the lock: a flag set before another thread gives up would outlive the log.
+                // Under the lock, because a flag that is set before another thread gives up would
+                // outlive the log.
                 self.held.driver.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
                 planner.phase = next;
                 return Ok(());
@@ -80,8 +82,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         self.end_lanes()
     }
 
-    /// Activates the plans if there is memory, and leaves them for the next announcement
-    /// otherwise.
+    /// Activates the plans if there is memory. Otherwise leaves them for the next announcement.
     fn begin_serving(&self, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
         let begun = self.begin_lanes(&prepared);
         let mut planner = self.server.planner.lock();
@@ -92,8 +93,8 @@ impl<P: Platform> PlanSwitch<'_, P> {
                 planner.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
                 planner.bad = 0;
                 planner.incomplete = false;
-                // `sums` takes the lock itself. Counts of earlier plans are part of the sums: judge
-                // later iterations by the difference from here.
+                // `sums` takes the lock itself. The sums include the counts of earlier plans, so
+                // later iterations are judged by the difference from here.
                 drop(planner);
                 let baseline = self.server.sums();
                 self.server.planner.lock().baseline = baseline;
@@ -106,10 +107,10 @@ impl<P: Platform> PlanSwitch<'_, P> {
         }
     }
 
-    /// Gives up the active plans, and discards observations and plans that are not yet active. The
-    /// next announcement begins an observed iteration.
+    /// Gives up the active plans, and discards observations and plans that are not active yet. The
+    /// next announcement starts an observed iteration.
     pub(crate) fn give_up(&self) -> Result<(), Error> {
-        // Also makes `adopt_plans` refuse plans for an observation made before.
+        // This also makes `adopt_plans` refuse plans for an earlier observation.
         {
             let mut planner = self.server.planner.lock();
             planner.phase = Phase::Waiting;
@@ -119,18 +120,18 @@ impl<P: Platform> PlanSwitch<'_, P> {
     }
 
     /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes
-    /// are held. The next announcement gives the others up: plans are made for all streams
+    /// are held. The next announcement gives up the others, because plans are made for all streams
     /// together.
     pub(in crate::arena) fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
         let held = &self.held;
-        // As for bad plans: during a capture no memory is released for plans.
+        // As for bad plans, no memory is released for plans during a capture.
         while held.ledger.reserved() > keep
             && !held.driver.flags.has(flags::CAPTURE)
             && let Some(number) = self.plans.largest_idle(held.heaps)
         {
             match &mut *self.server.planner.lock() {
                 PlannerState { phase: Phase::Serving, incomplete, .. } => *incomplete = true,
-                // Another thread activates plans or gives them up.
+                // Another thread is activating plans or giving them up.
                 _ => return Ok(()),
             }
             self.end_lane(number)?;
@@ -145,7 +146,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             let mut planner = self.server.planner.lock();
             let known = planner.streams.contains(&stream);
             match &mut planner.phase {
-                // The number may come to name another stream: the log would mix the two.
+                // The number may later name another stream, and the log would mix the two.
                 Phase::Observing(log) if log.knows(stream) => log.invalidate(),
                 phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
                 _ => {}
@@ -155,10 +156,10 @@ impl<P: Platform> PlanSwitch<'_, P> {
     }
 }
 
-/// Ends the observation if the log can be planned, and observes the next iteration otherwise.
+/// Ends the observation if the log can be planned. Otherwise observes the next iteration.
 fn finish_observation<R: Lock>(server: &PlanServer<R>, log: Log) -> Phase {
     let mut planner = server.planner.lock();
-    // Tells plans for this observation from plans that arrive late for an earlier one.
+    // This distinguishes plans for this observation from plans that arrive late for an earlier one.
     planner.serial += 1;
     let Some(observed) = log.finish(planner.serial) else { return Phase::Observing(Log::default()) };
     planner.streams = observed.streams.iter().map(|stream| stream.stream).collect();

@@ -1,7 +1,7 @@
-//! The plans of one device: what other parts of the arena ask of the planned policy.
+//! The plans of one device, as other parts of the arena see the planned policy.
 //!
-//! Requests and frees are served from plans in planned.rs. Iterations are announced in
-//! `cycle.rs`, and plans are activated in `switch.rs`.
+//! Requests and frees are served from plans in planned.rs. Iterations are announced in `cycle.rs`,
+//! and plans are activated in `switch.rs`.
 
 mod cycle;
 mod planned;
@@ -31,35 +31,36 @@ use alloc::vec::Vec;
 use cachalot_planner::{Plan, lower_bound, verify};
 use once_cell::race::OnceBox;
 
-/// Requests per tolerated deviation: an iteration is bad if more than a quarter of the requests
-/// deviate from the plan.
+/// The number of requests for each tolerated deviation. An iteration is bad if more than a quarter
+/// of its requests deviate from the plan.
 const REQUESTS_PER_DEVIATION: u64 = 4;
 
-/// The planned policy of one device, if the configuration has it.
+/// The planned policy of one device, if it is configured.
 pub(crate) struct Plans<R: Lock>(OnceBox<PlanServer<R>>);
 
 empty_by!([R: Lock] Plans<R> = Self(OnceBox::new()));
 
 impl<R: Lock> Plans<R> {
-    /// Creates the planned policy's state, if `config` has the policy.
+    /// Creates the state of the planned policy, if `config` uses this policy.
     pub(in crate::arena) fn start(&self, config: &Config) {
         if let Some(options) = config.planned() {
             self.0.get_or_init(|| Box::new(PlanServer::new(options)));
         }
     }
 
-    /// Returns the plans of a device in the state that `server` is a copy of.
+    /// Returns the plans of a device for a copy of its `server`.
     pub(in crate::arena) fn of(server: Option<PlanServer<R>>) -> Self {
         Self(server.map_or_else(OnceBox::new, |server| OnceBox::with_value(Box::new(server))))
     }
 
-    /// Returns the planned policy's state, if the configuration has the policy.
+    /// Returns the state of the planned policy, if it is configured.
     #[inline(always)]
     pub(in crate::arena) fn server(&self) -> Option<&PlanServer<R>> {
         self.0.get()
     }
 
-    /// Takes the finished observation out, to be planned. Returns `None` in any other phase.
+    /// Takes out the finished observation so that it can be planned. Returns `None` in any other
+    /// phase.
     pub(crate) fn observed(&self) -> Option<Observed> {
         let mut planner = self.server()?.planner.lock();
         match core::mem::replace(&mut planner.phase, Phase::Planning) {
@@ -79,7 +80,7 @@ impl<R: Lock> Plans<R> {
         if plans.len() != observed.streams.len() {
             return Err(Error::PlanRefused("each observed stream needs exactly one plan"));
         }
-        // Everything is verified without the lock: a plan may have a million offsets.
+        // Everything is verified without the lock, because a plan may have a million offsets.
         let serial = observed.serial;
         let mut prepared = Vec::with_capacity(plans.len());
         for (stream, plan) in observed.streams.into_iter().zip(plans) {
@@ -91,9 +92,9 @@ impl<R: Lock> Plans<R> {
             }
             let lower_bound = lower_bound(&stream.problem);
             let mut offsets = plan.offsets.iter();
-            // Buffers of the problem are the requests that end within the iteration, in order. The
-            // request of a buffer is the step at which the buffer starts. The other steps stay
-            // without an offset.
+            // The buffers of the problem are the requests that end within the iteration, in order.
+            // The request of a buffer is the step at which the buffer starts. The other steps get
+            // no offset.
             let planned = stream.problem.buffers.iter().map(|buffer| buffer.start as usize);
             let mut steps = stream.steps;
             for number in planned {
@@ -102,8 +103,8 @@ impl<R: Lock> Plans<R> {
             prepared.push(Prepared { stream: stream.stream, steps, peak: plan.peak, lower_bound });
         }
         let mut planner = server.planner.lock();
-        // The phase may have changed since `observed`: the plans were given up, or a stream
-        // destroyed.
+        // The phase may have changed since `observed`, because the plans were given up or a stream
+        // was destroyed.
         if planner.serial != serial || !matches!(planner.phase, Phase::Planning) {
             return Err(stale);
         }
@@ -116,32 +117,32 @@ impl<R: Lock> Plans<R> {
         self.server().map_or_else(PlannedReport::default, PlanServer::report)
     }
 
-    /// Logs a served request while an iteration is observed. Requests led into a private pool, or
-    /// made during a capture, are not planned.
+    /// Logs a served request while an iteration is observed. Requests that were led into a private
+    /// pool or made during a capture are not planned.
     pub(crate) fn observe_malloc(&self, flags: &Flags, request: &Request, ptr: DevicePtr) {
         if flags.has(flags::OBSERVED) && request.pool == 0 && !flags.has(flags::CAPTURE) {
             self.log(|log| log.malloc(request.stream, request.bytes, ptr.0));
         }
     }
 
-    /// Logs a free while an iteration is observed. Called before the free: afterwards another
-    /// thread may be given the address.
+    /// Logs a free while an iteration is observed. Called before the free, because another thread
+    /// may get the address after it.
     pub(crate) fn observe_free(&self, flags: &Flags, ptr: DevicePtr) {
         if flags.has(flags::OBSERVED) {
             self.log(|log| log.free(ptr.0));
         }
     }
 
-    /// Logs a block whose bytes stay in use beyond the free: used on another stream, or freed at a
-    /// count. Such a block is planned to the end of the iteration.
+    /// Logs a block that remains in use after its free, because it was used on another stream or
+    /// freed at a count. Such a block is planned to the end of the iteration.
     pub(crate) fn observe_use(&self, flags: &Flags, ptr: DevicePtr) {
         if flags.has(flags::OBSERVED) {
             self.log(|log| log.used(ptr.0));
         }
     }
 
-    /// Calls `note` with the log of the observed iteration, if any. Takes the lock `planner`, so
-    /// no heap may be locked.
+    /// Calls `note` with the log of the observed iteration, if there is one. Takes the lock
+    /// `planner`, so no heap may be locked.
     #[cold]
     fn log(&self, note: impl FnOnce(&mut Log)) {
         if let Some(server) = self.server()
@@ -156,8 +157,8 @@ impl<R: Lock> Plans<R> {
         self.server().into_iter().flat_map(PlanServer::all_counters).map(|counters| (PoolKind::Large, counters))
     }
 
-    /// Sets the planned policy's settings in `config` to the settings the allocator was made with.
-    /// A later configuration cannot change them.
+    /// Sets the planned policy's settings in `config` to those with which the allocator was made. A
+    /// later configuration cannot change them.
     pub(in crate::arena) fn pin(&self, config: &mut Config) {
         config.set_planned(self.server().map(|server| server.options));
     }
@@ -175,7 +176,7 @@ impl<R: Lock> Plans<R> {
                     (blocks, bytes, requested_bytes) = (blocks + 1, bytes + block.size, requested_bytes + requested);
                 }
             }
-            // Delegated blocks are counted by the home heap. A slot without a lane counts nothing.
+            // The home heap counts delegated blocks. A slot without a lane counts nothing.
             let counted =
                 [(Stat::Allocation, blocks), (Stat::AllocatedBytes, bytes), (Stat::RequestedBytes, requested_bytes)];
             if counted.iter().any(|&(stat, sum)| lane_slot.counters.current(stat) != sum as i64) {
@@ -202,30 +203,29 @@ impl<R: Lock> Plans<R> {
         })
     }
 
-    /// Returns whether a resident block begins at exactly `ptr` and was allocated on `stream`.
+    /// Returns whether a resident block starts at exactly `ptr` and was allocated on `stream`.
     pub(crate) fn is_on(&self, owner: LaneRef, ptr: DevicePtr, stream: StreamId) -> bool {
         self.allocation(owner, ptr).is_some_and(|block| block.base == ptr && block.stream == stream)
     }
 
-    /// Finds the segment of the first lane without blocks in use, for a forecast. Giving the plans
-    /// up releases this segment. Segments with blocks in use stay.
+    /// Finds the segment of the first lane without blocks in use, for a forecast. Giving up the
+    /// plans releases this segment; segments with blocks in use stay.
     pub(crate) fn first_idle<P: Platform>(&self, heaps: &Heaps<P>) -> Option<DevicePtr> {
         self.idle_lanes(heaps).next().map(|(_, base, _)| DevicePtr(base))
     }
 
-    /// Finds the lane with the largest segment of those without blocks in use.
+    /// Finds the lane with the largest segment among those without blocks in use.
     pub(in crate::arena) fn largest_idle<P: Platform>(&self, heaps: &Heaps<P>) -> Option<usize> {
         self.idle_lanes(heaps).max_by_key(|&(_, base, bytes)| (bytes, base)).map(|(number, ..)| number)
     }
 
-    /// Iterates over the lanes without blocks in use: number, base and bytes of the segment.
+    /// Iterates over the lanes without blocks in use, as number, base and bytes of the segment.
     fn idle_lanes<P: Platform>(&self, heaps: &Heaps<P>) -> impl Iterator<Item = (usize, u64, u64)> {
         let lane_slots = self.server().into_iter().flat_map(|server| server.lane_slots.iter().enumerate());
         lane_slots.filter_map(|(number, lane_slot)| {
             let lane = lane_slot.lane.lock();
             let &Lane { home, base, bytes, .. } = lane.as_ref()?;
-            // Resident blocks are counted by the lane, delegated blocks are entries of the home
-            // heap.
+            // The lane counts resident blocks, and delegated blocks are entries of the home heap.
             let idle =
                 lane_slot.counters.current(Stat::Allocation) == 0 && heaps.lock(home).sub_blocks().next().is_none();
             idle.then_some((number, base, bytes))
@@ -235,7 +235,8 @@ impl<R: Lock> Plans<R> {
 
 impl<R: Lock> PlanServer<R> {
     /// Restarts the sequence of every lane, and judges the iteration that has ended. Returns true
-    /// if the plans are to be given up: too many bad iterations in a row, or no lane left.
+    /// if the plans should be given up, because there were too many bad iterations in a row or no
+    /// lane is left.
     pub(in crate::arena) fn restart_lanes<P: Platform>(&self, heaps: &Heaps<P>) -> bool {
         for lane_slot in &self.lane_slots {
             let mut lane = lane_slot.lane.lock();
@@ -248,11 +249,12 @@ impl<R: Lock> PlanServer<R> {
         let (deviations, requests) = self.sums();
         let without_lanes = self.lane_slots.iter().all(|lane_slot| lane_slot.lane.lock().is_none());
         let mut planner = self.planner.lock();
-        // The sums since the last announcement. Sums of ended lanes are kept, so no difference is
-        // negative.
+        // The sums since the last announcement. The sums of ended lanes are kept, so no difference
+        // is negative.
         let before = core::mem::replace(&mut planner.baseline, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
-        // Without a request all of the plan is missing, and its memory serves nobody.
+        // If there was no request, the program did nothing of the plan, and its memory serves
+        // nobody.
         let is_bad = requests == 0 || deviations > requests / REQUESTS_PER_DEVIATION;
         planner.bad = if is_bad { planner.bad + 1 } else { 0 };
         planner.bad >= planner.tolerance() || without_lanes || planner.incomplete
@@ -261,8 +263,8 @@ impl<R: Lock> PlanServer<R> {
 
 /// Finds the resident block that contains `ptr`, with the requested size in bytes.
 pub(in crate::arena) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(Placement, u64)> {
-    // Most callers pass the first byte: one probe of the address table. Only an address inside a
-    // block needs the walk over all blocks of the lane.
+    // Most callers pass the first byte, which takes one probe of the address table. Only an address
+    // inside a block needs the walk over all blocks of the lane.
     if let Some(block) = lane.sequence.resident(ptr.0) {
         return Some(block);
     }
@@ -270,10 +272,9 @@ pub(in crate::arena) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(P
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
-    /// blocks.
+    /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the blocks.
     pub(in crate::arena) fn reclaim_returned(&self, lane: &mut Lane) {
-        // Without delegated blocks the home heap need not be locked.
+        // Without delegated blocks, the home heap need not be locked.
         if lane.sequence.delegated > 0 {
             let returned = self.slot(lane.home).heap.lock().take_returned();
             for addr in returned {
@@ -283,7 +284,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Delegates the resident block at `addr` to the home heap. Returns true if the peaks must be
-    /// reconciled. Does nothing if no resident block begins at `addr`.
+    /// reconciled. Does nothing if no resident block starts at `addr`.
     pub(in crate::arena) fn delegate(
         &self,
         lane_slot: &LaneSlot<P::Lock>,
@@ -293,8 +294,8 @@ impl<P: Platform> Heaps<P> {
         let slot = self.slot(lane.home);
         let mut heap = self.lock(lane.home);
         let Some((block, requested)) = lane.sequence.resident(addr) else { return Ok(false) };
-        // Can fail for lack of a table entry, so this comes before the lane is changed. The counts
-        // move from the lane's counters to the heap's, and no sum changes.
+        // This can fail if there is no table entry, so it comes before the lane is changed. The
+        // counts move from the lane's counters to the heap's, and no sum changes.
         let peaks_stale =
             heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
         lane.sequence.delegate(addr);
@@ -304,7 +305,7 @@ impl<P: Platform> Heaps<P> {
     /// Delegates every resident block of a lane to the home heap, for callers that walk heaps.
     /// Returns true if the peaks must be reconciled.
     pub(in crate::arena) fn delegate_all(&self, lane_slot: &LaneSlot<P::Lock>, lane: &mut Lane) -> Result<bool, Error> {
-        // Collected first: delegating changes the table that `residents` iterates over.
+        // Collected first, because delegating changes the table that `residents` iterates over.
         let residents: Vec<u64> = lane.sequence.residents().map(|(block, _)| block.addr).collect();
         let mut peaks_stale = false;
         for addr in residents {

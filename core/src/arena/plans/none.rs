@@ -1,9 +1,9 @@
-//! Stands in for the planned policy in builds without the feature `alloc`, which have no plans.
+//! A replacement for the planned policy in builds without the feature `alloc`, which have no plans.
 //!
 //! No stream has a lane and no iteration is observed. [`Allocator::new`](crate::Allocator::new)
 //! refuses a configuration with `policy:planned`, so no page is ever assigned to a lane. The
-//! functions have the signatures of `planned.rs`, `cycle.rs` and `switch.rs`, which
-//! spares the callers a `cfg`.
+//! functions have the signatures of `planned.rs`, `cycle.rs` and `switch.rs`, so callers need no
+//! `cfg`.
 
 #![allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signatures are those of a build with `alloc`")]
 
@@ -23,31 +23,31 @@ use crate::units::{DevicePtr, StreamId};
 use core::convert::Infallible;
 use core::marker::PhantomData;
 
-/// A block that a plan has handed out: there is none.
+/// A block that a plan has handed out. There is none.
 pub(in crate::arena) struct PlannedBlock<'a> {
     pub ptr: DevicePtr,
     pub counters: &'a HeapCounters,
     pub peaks_stale: bool,
 }
 
-/// What has become of a block of a lane that was to be freed.
+/// The outcome of freeing a block of a lane.
 pub(in crate::arena) enum FreedOf {
     Lane,
     Home(HeapRef),
     Nothing,
 }
 
-/// Returns true: plans serve no request.
+/// Returns true, because plans serve no request.
 pub(in crate::arena) fn is_unusual(_: FlagWord) -> bool {
     true
 }
 
-/// Returns true: plans serve no request.
+/// Returns true, because plans serve no request.
 pub(in crate::arena) fn are_off(_: &Flags) -> bool {
     true
 }
 
-/// The switch between plans and heaps: no device has one.
+/// The switch between plans and heaps. No device has one.
 pub(crate) struct PlanSwitch<'a, P>(Infallible, PhantomData<&'a P>);
 
 impl<'a, P: Platform> PlanSwitch<'a, P> {
@@ -69,7 +69,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
     }
 }
 
-/// The planned policy of a build that has none.
+/// The planned policy of a build without it.
 pub(crate) struct Plans<R: Lock>(PhantomData<R>);
 
 empty_by!([R: Lock] Plans<R> = Self(PhantomData));
@@ -81,7 +81,7 @@ impl<R: Lock> Plans<R> {
         None
     }
 
-    /// Returns false: there is no plan.
+    /// Returns false, because there is no plan.
     pub(in crate::arena) fn is_occupied<P: Platform>(&self, _: &Heaps<P>, _: u64, _: StreamId) -> bool {
         false
     }
@@ -107,7 +107,7 @@ impl<R: Lock> Plans<R> {
         false
     }
 
-    /// Refuses every address: no lane owns a block.
+    /// Refuses every address, because no lane owns a block.
     pub(in crate::arena) fn free<P: Platform>(
         &self,
         _: &Heaps<P>,
@@ -118,7 +118,7 @@ impl<R: Lock> Plans<R> {
         Err(Error::foreign(ptr))
     }
 
-    /// Refuses every address: no lane has a home heap.
+    /// Refuses every address, because no lane has a home heap.
     pub(in crate::arena) fn home_of<P: Platform>(
         &self,
         _: &Heaps<P>,
@@ -155,7 +155,7 @@ impl<R: Lock> Plans<R> {
         None
     }
 
-    /// Returns false: no lane holds a block.
+    /// Returns false, because no lane holds a block.
     pub(crate) fn is_on(&self, _: LaneRef, _: DevicePtr, _: StreamId) -> bool {
         false
     }
@@ -173,12 +173,12 @@ impl<R: Lock> Plans<R> {
     /// Leaves the configuration as it is.
     pub(in crate::arena) fn pin(&self, _: &mut Config) {}
 
-    /// Logs nothing: no iteration is observed.
+    /// Logs nothing, because no iteration is observed.
     pub(in crate::arena) fn observe_malloc(&self, _: &Flags, _: &Request, _: DevicePtr) {}
 
-    /// Logs nothing: no iteration is observed.
+    /// Logs nothing, because no iteration is observed.
     pub(in crate::arena) fn observe_free(&self, _: &Flags, _: DevicePtr) {}
 
-    /// Logs nothing: no iteration is observed.
+    /// Logs nothing, because no iteration is observed.
     pub(in crate::arena) fn observe_use(&self, _: &Flags, _: DevicePtr) {}
 }

@@ -1,15 +1,15 @@
 //! Serves requests and frees from the active plans.
 //!
-//! A *lane* serves one stream from a plan: the lane has the sequence of planned requests, a
-//! segment, and a lock. The segment belongs to a heap, the lane's *home*. A block of a lane is in
-//! one of two states:
+//! A *lane* serves one stream from a plan. It consists of the sequence of planned requests, a
+//! segment, and a lock. The segment belongs to a heap, which is the lane's *home*. A block of a
+//! lane is in one of two states:
 //!
-//! * *resident*: the block is tracked by the lane alone. A malloc or free of a resident block takes
-//!   the lane's lock and no other, and searches nothing.
-//! * *delegated*: the home heap has an entry for the block, as for any block of a heap. A block is
-//!   delegated once the program does more with the block than malloc and free: a use on another
-//!   stream, a free at a count, a traced free. The bytes return to the lane when the heap has freed
-//!   the block.
+//! * *resident*: only the lane tracks the block. A malloc or free of a resident block takes only
+//!   the lane's lock, and searches nothing.
+//! * *delegated*: the home heap has an entry for the block, as for any of its blocks. A block is
+//!   delegated once the program does more with it than malloc and free: a use on another stream, a
+//!   free at a count, or a traced free. The bytes return to the lane when the heap has freed the
+//!   block.
 //!
 //! ```text
 //! next ───── stream → lane slot (no lock) ─ try lane lock ─ next request, bytes free? ─▶ done
@@ -18,8 +18,8 @@
 //!                                                └─ no ─▶ free ─▶ the home heap
 //! ```
 //!
-//! The lane is locked before the home heap, never after. `arena/malloc.rs` and `arena/free.rs` call
-//! these functions.
+//! The lane is locked before the home heap, never after it. `arena/malloc.rs` and `arena/free.rs`
+//! call these functions.
 
 use crate::arena::flags::{self, FlagWord, Flags};
 use crate::arena::heaps::Heaps;
@@ -33,18 +33,19 @@ use crate::stats::{HeapCounters, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::units::{DevicePtr, StreamId};
 
-/// Flags under which requests still take the fast path of the plans. Pending frees are among them:
-/// a plan gives out only bytes known to be free.
+/// The flags under which requests still take the fast path of the plans. Pending frees are among
+/// them, because a plan gives out only bytes that are known to be free.
 const ALLOWED: FlagWord = flags::PLANNED | flags::PENDING | flags::DEFERRED | flags::FAST_PATH_FLAGS;
 
-/// Flags under which plans serve no request at all.
+/// The flags under which plans serve no request at all.
 const DISALLOWED: FlagWord = flags::CAPTURE | flags::DIRECT | flags::LOST | flags::OBSERVED;
 
 /// Counts a block of a lane as allocated. Returns true if the peaks must be reconciled.
 #[inline(always)]
 fn count_allocated(counters: &HeapCounters, lane: &Lane, size: u64, requested: u64) -> bool {
-    // `up_to` returns the distance to a threshold, negative once the threshold is exceeded. The OR
-    // of the distances is negative iff any of them is: one test instead of four.
+    // `up_to` returns the distance to a threshold, which is negative once the threshold is
+    // exceeded. The OR of the distances is negative iff any of them is, so this takes one test
+    // instead of four.
     let mut left = counters.up_to(Stat::RequestedBytes, requested);
     left |= counters.up_to(Stat::AllocatedBytes, size);
     left |= counters.up_to(Stat::Allocation, 1);
@@ -70,12 +71,12 @@ pub(in crate::arena) struct PlannedBlock<'a> {
     pub ptr: DevicePtr,
     /// The counters of the lane.
     pub counters: &'a HeapCounters,
-    /// Whether the peaks must be reconciled. That looks at other lanes and heaps, and so is the
-    /// caller's.
+    /// Whether the peaks must be reconciled. This reads other lanes and heaps, so it is left to the
+    /// caller.
     pub peaks_stale: bool,
 }
 
-/// Returns whether flags are set under which requests do not take the fast path of the plans.
+/// Returns whether any flag is set that keeps requests from the fast path of the plans.
 pub(in crate::arena) fn is_unusual(word: FlagWord) -> bool {
     word & !ALLOWED != 0
 }
@@ -85,9 +86,9 @@ pub(in crate::arena) fn are_off(flags: &Flags) -> bool {
     flags.has(DISALLOWED)
 }
 
-/// What has become of a block of a lane that was to be freed.
+/// The outcome of freeing a block of a lane.
 pub(in crate::arena) enum FreedOf {
-    /// Free.
+    /// The block is free.
     Lane,
     /// The block is an entry of this heap.
     Home(HeapRef),
@@ -96,17 +97,17 @@ pub(in crate::arena) enum FreedOf {
 }
 
 impl<R: Lock> Plans<R> {
-    /// Serves a request from the plan of its stream if the request is the next in the sequence.
+    /// Serves a request from the plan of its stream, if it is the next one in the sequence.
     #[inline(always)]
     pub(in crate::arena) fn next(&self, flags: &Flags, bytes: u64, stream: StreamId) -> Option<PlannedBlock<'_>> {
-        // `try_lock`: to wait for the lane's lock would need saved registers. Without plans in
-        // force no stream has a lane slot, so `flags::PLANNED` needs no test.
+        // `try_lock`, because waiting for the lane's lock would need saved registers. If no plans
+        // are active, no stream has a lane slot, so `flags::PLANNED` needs no test.
         if !flags.has(!ALLOWED)
             && let Some(server) = self.server()
             && let Some(lane_slot) = server.lane_slot(stream)
             && let Some(mut guard) = lane_slot.lane.try_lock()
             && let Some(lane) = &mut *guard
-            // The slot may have been given to another stream between the look-up and the lock.
+            // The slot may have been given to another stream between the lookup and the lock.
             && lane.stream == stream
             && let Some(Placement { addr, size }) = lane.sequence.next(bytes)
         {
@@ -119,8 +120,8 @@ impl<R: Lock> Plans<R> {
         None
     }
 
-    /// Returns whether a request finds the planned bytes occupied while blocks are delegated:
-    /// complete events may then free the bytes.
+    /// Returns whether a request finds its planned bytes occupied while blocks are delegated.
+    /// Complete events may then free these bytes.
     pub(in crate::arena) fn is_occupied<P>(&self, heaps: &Heaps<P>, bytes: u64, stream: StreamId) -> bool
     where
         P: Platform<Lock = R>,
@@ -180,10 +181,11 @@ impl<R: Lock> Plans<R> {
         false
     }
 
-    /// Frees a resident block of a lane, waiting for the lane's lock, or tells where the block is.
+    /// Frees a resident block of a lane, waiting for the lane's lock, or returns where the block
+    /// is.
     ///
     /// # Errors
-    /// [`Error::WrongSize`]; [`Error::InvalidPointer`] without such a lane.
+    /// [`Error::WrongSize`]; [`Error::InvalidPointer`] if there is no such lane.
     pub(in crate::arena) fn free<P>(
         &self,
         heaps: &Heaps<P>,
@@ -206,15 +208,15 @@ impl<R: Lock> Plans<R> {
             (AddressOwner::Resident(actual), Some(given)) if given != actual => {
                 Err(Error::WrongSize { ptr, given, requested: actual })
             }
-            // `free_resident` frees every resident block but for a wrong size.
+            // `free_resident` frees every resident block, unless the size is wrong.
             (AddressOwner::Resident(_) | AddressOwner::Nothing, _) => Ok(FreedOf::Nothing),
         }
     }
 
-    /// Delegates the block that contains `ptr`, if resident, and returns the home heap, and whether
-    /// its peaks must be reconciled. `ptr` may point anywhere into the block.
+    /// Delegates the block that contains `ptr`, if it is resident. Returns the home heap, and
+    /// whether its peaks must be reconciled. `ptr` may point anywhere into the block.
     ///
-    /// Succeeds for any address of the lane's segment: the heap then finds no block there.
+    /// Succeeds for any address of the lane's segment. If there is no block, the heap reports it.
     pub(in crate::arena) fn home_of<P: Platform<Lock = R>>(
         &self,
         heaps: &Heaps<P>,
@@ -233,7 +235,7 @@ impl<R: Lock> Plans<R> {
                 return Ok((home, peaks_stale));
             }
             drop(guard);
-            // The lane has ended since the page map was read. Read again: a lane that ends hands
+            // The lane has ended since the page map was read. Read it again: a lane that ends hands
             // its pages to the home heap before its slot can be reused.
             match pages.owner(ptr) {
                 Owner::Heap(home) => return Ok((home, false)),
@@ -244,9 +246,9 @@ impl<R: Lock> Plans<R> {
         Err(Error::foreign(ptr))
     }
 
-    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block, and
-    /// calls `settle` with each home heap and whether its peaks must be reconciled. Blocks for
-    /// which a home heap has no room stay resident, and are not found.
+    /// Delegates the resident blocks of all lanes, so that a walk over the heaps finds every block.
+    /// Calls `settle` with each home heap, and with whether its peaks must be reconciled. If a home
+    /// heap has no room for a block, the block stays resident and is not found.
     pub(in crate::arena) fn delegate_all<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>, settle: impl Fn(u32, bool)) {
         let Some(server) = self.server() else { return };
         for lane_slot in &server.lane_slots {
@@ -255,13 +257,14 @@ impl<R: Lock> Plans<R> {
             let home = lane.home;
             let shown = heaps.delegate_all(lane_slot, lane);
             drop(guard);
-            // An error hides whether the blocks moved so far made the peaks stale: assume so.
+            // An error hides whether the blocks moved so far have made the peaks stale, so assume
+            // that they have.
             settle(home, shown.unwrap_or(true));
         }
     }
 
     /// Returns the address at which a plan would serve a request made now, or `None` if the request
-    /// would go to the heaps. Takes back freed bytes from the home heap, as the request would.
+    /// would go to the heaps. Takes freed bytes back from the home heap, as the request would.
     pub(in crate::arena) fn forecast<P>(&self, heaps: &Heaps<P>, bytes: u64, stream: StreamId) -> Option<DevicePtr>
     where
         P: Platform<Lock = R>,
@@ -273,7 +276,7 @@ impl<R: Lock> Plans<R> {
     }
 }
 
-/// Frees the block at exactly `ptr` if the block is resident and `requested`, if given, is the size
+/// Frees the block at exactly `ptr` if it is resident, and if `requested`, when given, is the size
 /// in bytes that the program requested. Returns whether the block was freed.
 #[inline(always)]
 fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DevicePtr, requested: Option<u64>) -> bool {

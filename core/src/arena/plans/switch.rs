@@ -1,8 +1,8 @@
-//! Activates plans and gives plans up.
+//! Activating and giving up plans.
 //!
-//! An active plan is a lane: an entry in the table of lanes, a private pool known to no program,
-//! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
-//! the home heap keeps the blocks in use and caches the rest of the segment.
+//! An active plan is a lane: an entry in the table of lanes, a private pool that no program knows,
+//! and one segment in this pool, in the heap of the lane's stream that is the lane's *home*. After
+//! the end of a plan, the home heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::flags;
 use crate::arena::heaps::Heaps;
@@ -22,8 +22,8 @@ use crate::stats::Occurrence;
 use crate::trace::Action;
 use crate::units::{DevicePtr, MIB, StreamId};
 
-/// Unit of the length of a lane's segment, in bytes: a page of the page map, and the unit in which
-/// known devices obtain memory.
+/// The unit of the length of a lane's segment, in bytes. It is a page of the page map, and the unit
+/// in which known devices obtain memory.
 const SEGMENT_GRAIN: u64 = 2 * MIB;
 
 /// The switch between plans and heaps, on a device with the planned policy.
@@ -34,13 +34,13 @@ pub(crate) struct PlanSwitch<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> PlanSwitch<'a, P> {
-    /// Returns the switch of a device, if the configuration has the planned policy.
+    /// Returns the switch of a device, if the planned policy is configured.
     pub(crate) fn of(held: Holdings<'a, P>, plans: &'a Plans<P::Lock>) -> Option<Self> {
         Some(Self { held, plans, server: plans.server()? })
     }
 
-    /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
-    /// if the device or the limit has too little memory.
+    /// Starts a lane with a segment for each prepared stream. Returns false, and starts no lane, if
+    /// the device or the limit does not have enough memory.
     ///
     /// Releases the cache first. The plans replace most of the cached memory, and holding both
     /// would double the use of memory.
@@ -49,7 +49,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(number, prepared);
             if !matches!(begun, Ok(true)) {
-                // All lanes or none: the plans are one decision, and are baseline together.
+                // All lanes or none, because the plans are one decision and share one baseline.
                 return self.end_lanes().and(begun);
             }
         }
@@ -57,7 +57,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         Ok(true)
     }
 
-    /// Begins the lane `number` in a new private pool. Returns false if there is no memory.
+    /// Starts the lane `number` in a new private pool. Returns false if there is no memory.
     fn begin_lane(&self, number: usize, prepared: &Prepared) -> Result<bool, Error> {
         let bytes = prepared.peak.next_multiple_of(SEGMENT_GRAIN);
         let pool = create_planned_pool(self.held.heaps)?;
@@ -68,15 +68,15 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         begun
     }
 
-    /// Begins the lane `number` with a segment of `bytes` in `pool`. Returns false if there is no
+    /// Starts the lane `number` with a segment of `bytes` in `pool`. Returns false if there is no
     /// memory. On failure nothing of the lane is left.
     fn begin_lane_in(&self, number: usize, prepared: &Prepared, pool: PoolId, bytes: u64) -> Result<bool, Error> {
         debug_assert_eq!(bytes % SEGMENT_GRAIN, 0, "the segment ends on a page");
         // The pair stays in use until the segment keeps it from becoming vacant.
         let pair = self.held.heaps.use_pair(self.held.heaps.private_pool(pool)?, prepared.stream)?;
         let home = pair.slot(PoolKind::Large);
-        // Everything that can fail cheaply comes before the device call: room in the tables, the
-        // limit.
+        // Everything that can fail cheaply comes before the call to the device: room in the tables,
+        // and the limit.
         self.held.heaps.lock(home).make_room_for_plan()?;
         if !self.held.ledger.charge(bytes) {
             return Ok(false);
@@ -92,8 +92,8 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         };
         let slot = self.held.heaps.slot(home);
         let mut heap = self.held.heaps.lock(home);
-        // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
-        // room again under the lock that uses it.
+        // The heap was unlocked during the call to the device, and empty heaps may drop their
+        // tables. So make room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
             self.held.ledger.undo_allocation::<P>(self.held.driver, self.held.pages, base, bytes)?;
@@ -108,13 +108,14 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         let sequence = Sequence::new(base.0, &prepared.steps);
         let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
         *self.server.lane_slots[number].lane.lock() = Some(lane);
-        // Last: requests of the stream find the lane from here on, and the lane is complete.
+        // This comes last: from here on requests of the stream find the lane, which is now
+        // complete.
         self.server.assign(number, Some(prepared.stream));
         Ok(true)
     }
 
     /// Ends every lane, and returns the first error. A lane stays if the home heap has no room for
-    /// the blocks.
+    /// its blocks.
     pub(in crate::arena) fn end_lanes(&self) -> Result<(), Error> {
         let mut ended = Ok(());
         for number in 0..LANES {
@@ -125,7 +126,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         ended
     }
 
-    /// Ends the lane of a stream, if any.
+    /// Ends the lane of a stream, if it has one.
     pub(in crate::arena) fn end_lane_of(&self, stream: StreamId) -> Result<(), Error> {
         let of_stream = |number: &usize| {
             self.server.lane_slots[*number].lane.lock().as_ref().is_some_and(|lane| lane.stream == stream)
@@ -133,13 +134,14 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         (0..LANES).find(of_stream).map_or(Ok(()), |number| self.end_lane(number))
     }
 
-    /// Ends a lane: hands the blocks in use and the pages to the home heap, and releases the
+    /// Ends a lane: hands its blocks in use and its pages to the home heap, and releases the
     /// segment if no block is in use. A segment with blocks in use becomes part of the cache.
     pub(super) fn end_lane(&self, number: usize) -> Result<(), Error> {
         let lane_slot = &self.server.lane_slots[number];
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
-        // Can fail for lack of table entries, so this comes before anything that cannot be undone.
+        // This can fail if there are no table entries, so it comes before anything that cannot be
+        // undone.
         let peaks_stale = self.held.heaps.delegate_all(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
         self.held.heaps.lock(home).end_plan();
@@ -153,7 +155,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
             lane.add_to(&mut self.server.planner.lock().report);
         }
         self.held.settle_peaks(self.held.heaps.slot(home), peaks_stale);
-        // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
+        // Releasing the pool makes its empty pairs vacant. This use keeps the pair until the
         // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.held.heaps.enter_pair(home / 2);
         self.held.heaps.release_pool(pool)?;
@@ -161,10 +163,10 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
     }
 }
 
-/// Makes the private pool of a lane, under a name reserved for plans.
+/// Makes the private pool of a lane, under a name that is reserved for plans.
 fn create_planned_pool<P: Platform>(heaps: &Heaps<P>) -> Result<PoolId, Error> {
-    // The pool of an ended lane may still exist for the blocks in its segment: take the next
-    // name.
+    // The pool of an ended lane may still exist for the blocks in its segment. In that case take
+    // the next name.
     let mut name = PoolId(crate::planned::POOLS, 0);
     loop {
         match heaps.create_pool(Some(name), PoolOptions::default()) {
