@@ -1,9 +1,9 @@
-//! All locks of a device at once: nothing of the device changes while they are held.
+//! All locks of a device at the same time. Nothing on the device changes while they are held.
 //!
-//! A call that works on several parts of a device holds the lock of a single part at a time, and
-//! the parts agree at every moment: a wait is counted in the block before the block is queued.
-//! Parts read at different moments do not agree. A block freed between is in a queue, and
-//! allocated.
+//! A call that works on several parts of a device holds the lock of one part at a time, in an order
+//! in which the parts always agree: a wait is counted in the block before the block is queued, for
+//! example. Parts that are read at different moments do not agree. A block that is freed in between
+//! would be in a queue, and yet allocated.
 
 use crate::arena::heaps::copy::LockedHeaps;
 use crate::arena::heaps::ended::EndedHeaps;
@@ -23,9 +23,9 @@ type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 /// The locked parts of a device, in the order of their ranks.
 pub(in crate::arena) struct AllLocks<'a, P: Platform> {
     pub heaps: LockedHeaps<'a, P>,
-    /// The active configuration, which changes only with the registry locked.
+    /// The active configuration, which only changes while the registry is locked.
     pub config: Config,
-    /// The lanes of the planned policy, if configured.
+    /// The lanes of the planned policy, if it is configured.
     pub lanes: Vec<LockedPart<'a, P::Lock, Option<Lane>>>,
     pub paging: LockedPaging<'a, P>,
     pub ended: LockedPart<'a, P::Lock, EndedHeaps<P::Storage>>,

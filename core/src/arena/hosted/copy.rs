@@ -1,9 +1,9 @@
-//! A copy of a device's state over another device, on which requests can be tried.
+//! Copies a device's state onto another device, on which requests can be tried.
 //!
-//! The copy has every heap, pool, plan, page and pending free of the original, and decides by the
-//! code of the original. Nothing of the original changes, and the device of the original is not
-//! called. The copy is the state of a moment. Operations of other threads at the moment are never
-//! finished in the copy: the memory in their hands stays out of use.
+//! The copy contains every heap, pool, plan, page and pending free of the original, and decides
+//! with the same code. Nothing of the original changes, and its device is not called. The copy
+//! shows one moment. Operations that other threads have in progress at that moment are never
+//! finished in the copy, so the memory that they hold stays out of use.
 
 use crate::arena::hosted::all_locks::AllLocks;
 use crate::arena::idle::IdleMemory;
@@ -17,8 +17,8 @@ use crate::sync::{Rank, Ranked};
 /// A copy of a device's state, and the page map of the copy.
 type DeviceCopy<T, P> = (Arena<Built<T, <P as Platform>::Lock, <P as Platform>::Storage>>, OwnerMap<P>);
 
-/// Returns the state over `onto`, as device 0 of an allocator, and the page map. Events, physical
-/// handles and addresses are equal to the original's. The copy records no trace.
+/// Returns the state over `onto`, as device 0 of an allocator, and its page map. Events, physical
+/// handles and addresses are those of the original. The copy records no trace.
 ///
 /// # Errors
 /// The loss of the context, and [`Error::TableFull`].

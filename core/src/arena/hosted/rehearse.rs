@@ -1,4 +1,4 @@
-//! The device for a copy on which requests of a stream are tried.
+//! Makes the device for a copy on which requests of a stream are tried.
 
 use crate::arena::{OnDevice, Platform, flags};
 use crate::device::rehearsal::{Answers, RehearsalDevice};
@@ -8,9 +8,9 @@ use crate::pool::Route;
 use crate::units::StreamId;
 use alloc::collections::BTreeSet;
 
-/// Returns a device with the answers of `on` to requests on `stream`, made by the calling thread.
-/// Asks the host about routes and supplies. Calls the driver only while a graph is captured, to
-/// learn which streams capture it.
+/// Returns a device that answers as `on` would answer requests on `stream` made by the calling
+/// thread. Asks the host about routes and supplies. Calls the driver only while a graph is
+/// captured, to learn which streams capture it.
 ///
 /// # Errors
 /// Those of the device.

@@ -1,9 +1,9 @@
-//! A device's state taken over from a snapshot: segments at the recorded addresses, with the
+//! Takes over a device's state from a snapshot: segments at the recorded addresses, with the
 //! recorded blocks.
 //!
-//! A history of events that begins in the middle can thus be continued from the state at its
-//! beginning. No requests could reproduce this state: where a free block begins and ends depends on
-//! requests not known any more.
+//! A history of events that starts in the middle can then be continued from the state at its start.
+//! No requests could reproduce this state, because where a free block starts and ends depends on
+//! requests that are no longer known.
 
 use crate::arena::paging::growth::{LONG_PAGE, PageGrowth};
 use crate::arena::paging::mapper::Charge;
@@ -23,7 +23,7 @@ use crate::trace::CallSite;
 use crate::units::{DevicePtr, NO_STREAM};
 use core::cell::Cell;
 
-/// The device's answer to a reservation does not contain the needed part.
+/// The device reserved addresses that do not contain the needed part.
 const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
 
 /// The device has no memory left for a segment or a part.
@@ -35,7 +35,7 @@ const NOT_FREE: Error = Error::SnapshotRefused("the bytes of the block are not f
 /// The limit of the device has no room for a segment or a part.
 const OVER_LIMIT: &str = "the segments exceed the limit";
 
-/// Returns [`Error::SnapshotRefused`] with this reason unless `holds`.
+/// Returns [`Error::SnapshotRefused`] with the reason `why`, unless `holds`.
 fn require(holds: bool, why: &'static str) -> Result<(), Error> {
     if holds { Ok(()) } else { Err(Error::SnapshotRefused(why)) }
 }
@@ -46,7 +46,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     ///
     /// [`Error::SnapshotRefused`] before any change if the segments contradict each other or the
-    /// policy. Any error after that leaves the segments before the failing one.
+    /// policy. After any later error, the segments before the failing one remain.
     pub(crate) fn restore(self, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let divides =
             [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy().suballocates(kind));
@@ -62,7 +62,7 @@ impl<P: Platform> OnDevice<'_, P> {
         segments.iter().try_for_each(|segment| self.restore_segment(segment))
     }
 
-    /// Allocates the bytes at `ptr` in the heap of `slot`, if the heap belongs to `pool` and the
+    /// Allocates the bytes at `ptr` in the heap in `slot`, if the heap belongs to `pool` and the
     /// bytes are free. `sizes` are the bytes of the block and the bytes of the request.
     pub(crate) fn malloc_at(self, slot: u32, pool: PoolId, ptr: DevicePtr, sizes: (u64, u64)) -> Result<(), Error> {
         let (bytes, requested) = sizes;
@@ -102,7 +102,7 @@ impl<P: Platform> OnDevice<'_, P> {
             require(self.ledger.has_room_for(bytes), OVER_LIMIT)?;
             let growth =
                 self.holdings().page_growth().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            // As where the segment was, whatever the policy here.
+            // The pages stay, as they did where the snapshot was made, whatever the policy is here.
             let growth = growth.under(PageRules::Stay);
             let part = growth.map_part(slot, segment)?;
             Restoring { heap: &mut self.heaps.lock(slot), counters }.restore_part(part, &segment.blocks)
@@ -114,7 +114,7 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(())
     }
 
-    /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
+    /// Allocates the memory of an ordinary segment, which the device must place at `base`.
     fn obtain_at(self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.ledger.charge(bytes), OVER_LIMIT)?;
         let obtained = self
@@ -130,9 +130,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> PageGrowth<'_, P> {
-    /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
-    /// Reserves addresses for the segment at the first part. Returns the part's detached
-    /// block.
+    /// Maps memory for a part of an expandable segment, and adds it to the page map. Reserves
+    /// addresses for the segment at its first part. Returns the part's detached block.
     fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<u32, Error> {
         let (at, bytes) = (segment.address, segment.total_size);
         let block = self.mapper.heaps.lock(slot).containing(at);
@@ -163,9 +162,9 @@ impl<P: Platform> PageGrowth<'_, P> {
         Ok(part)
     }
 
-    /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns
-    /// false if the device lacks the memory. The limit was checked before. After a failure nothing
-    /// is mapped, unless addresses are `lost`.
+    /// Maps pages over `range`, and adds them to the heap in `slot` and to the page map. Returns
+    /// false if the device does not have the memory. The limit has already been checked. After a
+    /// failure nothing is mapped, unless addresses are `lost`.
     fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
         let long_pages = self.mapper.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
@@ -203,8 +202,8 @@ impl<P: Platform> PageGrowth<'_, P> {
     }
 }
 
-/// Checks a segment alone: blocks of whole `unit`s tile the segment, and no two free blocks
-/// are neighbours.
+/// Checks a segment on its own: blocks of whole `unit`s tile it, and no two free blocks are
+/// adjacent.
 fn check(segment: &SnapshotSegment, unit: u64) -> Result<(), Error> {
     require(segment.stream != NO_STREAM, "the stream number u64::MAX is reserved")?;
     require(segment.address.0 > 0 && segment.address.0.is_multiple_of(unit), "a segment's address is not aligned")?;

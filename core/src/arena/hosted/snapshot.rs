@@ -1,4 +1,4 @@
-//! Snapshot of a device: every segment and every block.
+//! The snapshot of a device: every segment and every block.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
@@ -13,8 +13,8 @@ use crate::units::{DeviceIndex, DevicePtr};
 use alloc::vec::Vec;
 
 impl<P: Platform> Heaps<P> {
-    /// Appends every segment of the device to `segments`. Heaps are locked in turn, so the
-    /// snapshot shows no single moment of the whole device while threads allocate.
+    /// Appends every segment of the device to `segments`. Heaps are locked one after the other, so
+    /// while threads allocate, the snapshot does not show a single moment of the whole device.
     pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
             let mut copied = Copied { device: DeviceIndex(self.device()), sites, segments: &mut *segments };
@@ -38,11 +38,11 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-/// Placeholder for the pool's name while a heap is locked. The registry must not be locked under a
-/// heap's lock.
+/// A placeholder for the pool's name while a heap is locked, because the registry must not be
+/// locked under a heap's lock.
 const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);
 
-/// The segments of a device copied into a snapshot so far.
+/// The segments of a device that have been copied into a snapshot so far.
 struct Copied<'a, R: Lock> {
     device: DeviceIndex,
     sites: &'a CallSites<R>,
@@ -69,11 +69,11 @@ impl<R: Lock> Copied<'_, R> {
         sub_blocks
     }
 
-    /// Appends a segment of a sub-allocated heap, with the free ranges and the sub-blocks inside.
+    /// Appends a segment of a sub-allocated heap, with the free ranges and the sub-blocks in it.
     fn add_suballocated<S: Storage>(&mut self, heap: &Heap<S>, segment: u32, sub_blocks: &[SnapshotBlock]) {
         let Some(suballocator) = &heap.suballocator else { return };
         let entry = &heap.segments[segment];
-        // `sub_blocks` covers the whole heap in address order: the segment's part is one range.
+        // `sub_blocks` covers the whole heap in address order, so the segment's part is one range.
         let [from, to] = [entry.base, entry.base + entry.bytes]
             .map(|addr| sub_blocks.partition_point(|block| block.address < DevicePtr(addr)));
         let mut blocks = sub_blocks[from..to].to_vec();
