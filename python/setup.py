@@ -37,7 +37,7 @@ class Modules(build_py):
             shutil.copy(file, source)
         shutil.copytree(build_native.WHOLE, source / "whole")
         shutil.copytree(build_native.PINNED, source / "pinned")
-        shutil.copytree(build_native.TOPICS, source / "cachalot")
+        shutil.copytree(build_native.TOPICS, source / "cachalot", ignore=shutil.ignore_patterns("*.hpp"))
         library = shutil.copy(build_native.library(), lib / build_native.soname())
         build_native.compile_shim(source, Path(library))
 

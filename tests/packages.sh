@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda-abi cachalot-cuda cachalot-tuner cachalot cachalot-cudarc
   cachalot-replay cachalot-gate cachalot-run cachalot-cli)
 headers=(cachalot.h cachalot/{blocks,cache,devices,diagnose,parking,plan,pools,ranges,settings,simulated,status,streams,tags}.h
-  cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_ort.h cachalot_torch.h)
+  cachalot.hpp cachalot/{blocks,cache,devices,diagnose,failures,parking,plan,pools,ranges,resource,streams,tags}.hpp
+  cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_ort.h cachalot_torch.h)
 
 fail() {
   echo "tests/packages.sh: $1" >&2

@@ -90,7 +90,7 @@ fill() {
   installed+=("$2")
 }
 
-for header in "$headers"/*.h* "$headers"/cachalot/*.h; do
+for header in "$headers"/*.h* "$headers"/cachalot/*.h*; do
   put 644 "$header" "$includedir/${header#"$headers/"}"
 done
 mkdir -p "$to/$libdir"

@@ -2,7 +2,7 @@
 //! function equals the library's.
 
 use crate::common::{
-    self, WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, succeed,
+    self, WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, sources, succeed,
 };
 use cachalot::c::abi;
 use quote::ToTokens;
@@ -23,23 +23,31 @@ fn header() -> String {
 
 #[test]
 fn a_header_of_a_topic_can_be_included_alone_and_in_any_order() {
-    let topics = std::fs::read_dir(root().join("include/cachalot")).expect("the folder exists");
-    let name_of = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
-    let mut names: Vec<_> = topics.map(name_of).map(|name| name.to_string_lossy().into_owned()).collect();
-    names.sort();
+    for (ending, languages) in
+        [("h", &[("gcc", "c", "c11"), ("g++", "c++", "c++17")][..]), ("hpp", &[("g++", "c++", "c++17")])]
+    {
+        include_topics_alone(ending, languages);
+    }
+}
+
+/// Includes each header of a topic, first and after another one, in each language.
+fn include_topics_alone(ending: &str, languages: &[(&str, &str, &str)]) {
+    let topics = sources("include/cachalot", ending).into_iter();
+    let names: Vec<_> = topics.map(|path| path.file_name().expect("a name").display().to_string()).collect();
     assert!(names.len() > 10, "{names:?}");
-    let first = std::fs::read_to_string(root().join("include/cachalot.h")).expect("the header exists");
+    let page = format!("cachalot.{ending}");
+    let first = std::fs::read_to_string(root().join("include").join(&page)).expect("the header exists");
     for name in &names {
-        assert!(first.contains(&format!("#include \"cachalot/{name}\"\n")), "cachalot.h includes {name}");
-        assert!(first.contains(&format!(" *   - cachalot/{name}: ")), "cachalot.h says what {name} is for");
+        assert!(first.contains(&format!("#include \"cachalot/{name}\"\n")), "{page} includes {name}");
+        assert!(first.contains(&format!(" *   - cachalot/{name}: ")), "{page} says what {name} is for");
     }
     let folder = scratch("header");
-    for (compiler, language, standard) in [("gcc", "c", "c11"), ("g++", "c++", "c++17")] {
+    for &(compiler, language, standard) in languages {
         for (at, name) in names.iter().enumerate() {
             let source = folder.join(format!("{name}.{compiler}.txt"));
             let other = &names[(at + 1) % names.len()];
             let text = format!(
-                "#define CACHALOT_EXPERIMENTAL\n#include <cachalot/{name}>\n#include <cachalot/{other}>\n#include <cachalot.h>\n"
+                "#define CACHALOT_EXPERIMENTAL\n#include <cachalot/{name}>\n#include <cachalot/{other}>\n#include <{page}>\n"
             );
             std::fs::write(&source, text).expect("the test's folder can be written");
             let mut command = Command::new(compiler);

@@ -149,7 +149,7 @@ fn other_folders_can_be_chosen() {
         [("DESTDIR", stage.to_str().expect("UTF-8")), ("LIBDIR", "lib/x86_64-linux-gnu"), ("INCLUDEDIR", "include/c")];
     install(Path::new("/opt/cachalot"), &variables);
     let tree = stage.join("opt/cachalot");
-    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot_torch.h"] {
+    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot/pools.hpp", "cachalot_torch.h"] {
         assert!(tree.join("include/c").join(header).is_file(), "{header}");
     }
     let libraries = tree.join("lib/x86_64-linux-gnu");
@@ -374,7 +374,7 @@ fn cargo_c_builds_and_installs_the_library() {
     // A separate folder, because cargo-c's build differs from the build of the tests.
     command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");
-    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot_torch.h"] {
+    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot/pools.hpp", "cachalot_torch.h"] {
         assert!(prefix.join("include").join(header).is_file(), "{header}");
     }
     assert!(prefix.join("lib").join(common::soname()).is_file());

@@ -31,8 +31,9 @@ fn words(path: &str) -> String {
     if path == "include/cachalot.h" {
         // The promises of a topic are in its header.
         let topics = std::fs::read_dir(Path::new(ROOT).join("include/cachalot")).expect("there are headers by topic");
-        let topics = topics.map(|entry| std::fs::read_to_string(entry.expect("an entry").path()));
-        text.extend(topics.map(|topic| topic.expect("a header is text")));
+        let topics = topics.map(|entry| entry.expect("an entry").path());
+        let of_c = topics.filter(|topic| topic.extension().is_some_and(|extension| extension == "h"));
+        text.extend(of_c.map(|topic| std::fs::read_to_string(topic).expect("a header is text")));
     }
     let lines = text.lines().map(|line| {
         let comment = line.strip_prefix(" *").filter(|_| is_header);

@@ -30,9 +30,7 @@ pub(crate) fn root() -> PathBuf {
 /// Returns the text of `cachalot.h`, and of the headers that it includes.
 pub(crate) fn c_headers() -> String {
     let include = root().join("include");
-    let topics = std::fs::read_dir(include.join("cachalot")).expect("there are headers by topic");
-    let mut paths: Vec<_> = topics.map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
+    let mut paths = sources("include/cachalot", "h");
     paths.insert(0, include.join("cachalot.h"));
     paths.iter().map(|path| std::fs::read_to_string(path).expect("a header is text")).collect()
 }
