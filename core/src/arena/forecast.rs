@@ -1,6 +1,6 @@
-//! Forecast of a request: the first effect of the request, if made now.
+//! The forecast of a request: the first effect that it would have if it were made now.
 //!
-//! A request that no free block of its heap serves goes by the ladder, in ladder.rs.
+//! A request that no free block of its heap serves goes down the ladder (ladder.rs).
 
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -31,7 +31,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let forecast =
             self.with_request(bytes, stream, 0, Heaps::use_pair_for_forecast, |request| self.forecast_of(request));
-        // As in `serve` of malloc.rs: a full table of pairs makes the request release an idle pair.
+        // As in `serve` of malloc.rs, a full table of pairs makes the request release an idle pair.
         if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
             && let Some(first) = self.heaps.first_idle(&self.driver)
         {
@@ -40,7 +40,7 @@ impl<P: Platform> OnDevice<'_, P> {
         forecast
     }
 
-    /// Returns the first effect of a routed request.
+    /// Returns the first effect of a request that has been routed.
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
         if self.would_guard(request) {
             return Ok(Forecast::Expand);
@@ -53,9 +53,9 @@ impl<P: Platform> OnDevice<'_, P> {
         first.map_or_else(|| self.forecast_of_reclaim(request), Ok)
     }
 
-    /// Returns the effect of a growth of the request's heap, or `None` if the limit or the
-    /// addresses do not allow it. `has_waited` tells whether the request has waited for the work
-    /// before all decommits.
+    /// Returns the effect of growing the request's heap, or `None` if the limit or the addresses do
+    /// not allow it. `has_waited` is true if the request has waited for the work before all
+    /// decommits.
     pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
         if self.holdings().is_held_to_max(request) {
             let first = if request.capturing { None } else { self.holdings().first_for_max(request) };
@@ -80,8 +80,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the
-    /// work before all decommits.
+    /// Returns the bytes of spare pages. With `has_waited`, returns those after the request has
+    /// waited for the work before all decommits.
     fn spare(&self, has_waited: bool) -> u64 {
         let pages = self.bytes();
         pages.spare + if has_waited { pages.departed } else { 0 }

@@ -5,13 +5,13 @@
 //! forecast ─ predicts step after step, until an effect ─▶ the first effect
 //! ```
 //!
-//! A step is written once, in terms of a few acts: search, give back by a rule, grow. Each act is
-//! either done or predicted, so a forecast goes the way of the request.
+//! A step is written only once, in terms of a few acts: search, give back by a rule, grow. Each act
+//! is either done or predicted, so a forecast takes the same path as the request.
 //!
 //! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after
-//! the wait for pending blocks. The search prevents a failure when the only fitting block was
-//! waiting for an event (pytorch issue 189504). Where frees are gathered, the request waits event
-//! by event and searches in between, and so waits for no more work than needed (171771).
+//! the wait for pending blocks. This search prevents a failure when the only fitting block was
+//! waiting for an event (pytorch issue 189504). If frees are gathered, the request waits for one
+//! event at a time and searches in between, so it waits for no more work than it needs (171771).
 
 use crate::arena::give::rules;
 use crate::arena::heaps::units::Unit;
@@ -32,39 +32,39 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// First pause of a request that waits for other threads, in microseconds.
+/// The first pause of a request that waits for other threads, in microseconds.
 const FIRST_PAUSE_US: u64 = 100;
-/// Longest pause of a request that waits for other threads, in microseconds.
+/// The longest pause of a request that waits for other threads, in microseconds.
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// The effect of a step, if the way down ends there.
+/// The effect of a step, if the request ends there.
 type Effect = Result<Option<Forecast>, Error>;
 
 /// A step of a request without a fitting free block; see [`steps`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The step in a sentence.
+    /// A sentence that describes the step.
     pub text: &'static str,
-    /// Whether the step may wait for the device, which a capture does not permit: a request of a
-    /// capturing stream leaves the step out.
+    /// Whether the step may wait for the device. A capture does not permit this, so a request of a
+    /// capturing stream skips the step.
     pub waits: bool,
 }
 
-/// Returns the steps of a request without a fitting free block, in order, for programs to explain a
-/// request. The first successful step ends the request, and after the last step the request fails.
-/// Every allocator has all steps: a step without an effect under the policy or the settings in
-/// force does nothing.
+/// Returns the steps of a request without a fitting free block, in order, so that programs can
+/// explain a request. The first successful step ends the request, and after the last step the
+/// request fails. Every allocator has all steps. A step without an effect under the active policy
+/// or settings does nothing.
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
     Ladder::<Built<D, R, S>>::STEPS.iter().map(|step| step.step)
 }
 
-/// A step of the ladder: a step, done or predicted.
+/// A step of the ladder, which can be done or predicted.
 struct LadderStep<P: Platform> {
     step: Step,
-    /// Whether the step searches the cache, or has a meaning with a cache alone: a request without
-    /// a cache leaves the step out.
+    /// Whether the step searches the cache, or makes sense only with a cache. A request without a
+    /// cache skips the step.
     needs_cache: bool,
     run: fn(&Ladder<'_, P>) -> Effect,
 }
@@ -83,12 +83,12 @@ impl<P: Platform> LadderStep<P> {
     }
 }
 
-/// How a request goes down the ladder.
+/// The way in which a request goes down the ladder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// Each step is done.
     Take,
-    /// The first effect is predicted. Nothing changes, and pending blocks are taken as they are.
+    /// The first effect is predicted. Nothing changes, and pending blocks are left as they are.
     Predict,
 }
 
@@ -99,12 +99,12 @@ struct Ladder<'a, P: Platform> {
     held: Holdings<'a, P>,
     request: &'a Request,
     way: Way,
-    /// Whether free blocks may serve the request. In direct mode none may.
+    /// Whether free blocks may serve the request. In direct mode they may not.
     caches: bool,
 }
 
 impl<P: Platform> Ladder<'_, P> {
-    /// The steps, top down. An unserved request fails.
+    /// The steps, from top to bottom. A request that none of them serves fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const STEPS: &'static [LadderStep<P>] = &[
         LadderStep::of_cache("Complete pending blocks, and search again.", |on| {
@@ -114,7 +114,7 @@ impl<P: Platform> Ladder<'_, P> {
             on.act(|| on.device.waiting().search_pending(on.request, Effort::Order, || on.device.search(on.request)))
         }),
         LadderStep::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
-            // No lock is held, so the program may free blocks from the callback.
+            // No lock is held, so the program may free blocks in the callback.
             on.act(|| {
                 let asked = on.device.driver.device().on_shortage(on.request.size);
                 if asked { on.try_again() } else { Ok(None) }
@@ -130,7 +130,7 @@ impl<P: Platform> Ladder<'_, P> {
         LadderStep::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
             on.give(rules::old(&on.held))
         }),
-        // Before the steps that give up cached memory for the request.
+        // This comes before the steps that give up cached memory for the request.
         LadderStep::of_cache(
             "Reject a request beyond `per_process_memory_fraction`, if `throw_on_cudamalloc_oom` is set.",
             |on| on.reject(),
@@ -170,9 +170,9 @@ impl<P: Platform> Ladder<'_, P> {
             "Release every free segment, by the shares of tags with limits, and obtain a segment.",
             |on| on.release_all(),
         ),
-        // Both were tried before the wait, which has made more memory free. The same request must
-        // not fail now and be served by them at once afterwards. The steps between are PyTorch's,
-        // in its order.
+        // Both were tried before the wait, which has made more memory free. Without this, a request
+        // could fail now that they would serve if it were made again. The steps in between are
+        // PyTorch's, in its order.
         LadderStep {
             step: Step {
                 text: "Use the free blocks of the private pools with that flag, after the wait.",
@@ -184,7 +184,7 @@ impl<P: Platform> Ladder<'_, P> {
         LadderStep::waiting("Release oversize segments after the wait, and obtain a segment.", |on| {
             on.give_oversize(true)
         }),
-        // Last among the releases: the program must be observed again for new plans.
+        // This is the last of the releases, because new plans require observing the program again.
         LadderStep::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| {
             on.give_plans_up()
         }),
@@ -203,7 +203,7 @@ impl<P: Platform> Ladder<'_, P> {
         Self::STEPS.iter().filter(permits).find_map(|step| (step.run)(self).transpose()).transpose()
     }
 
-    /// Serves the request by `take`, of which `predict` predicts the effect.
+    /// Serves the request with `take`. `predict` predicts the effect.
     fn serve(
         &self,
         take: impl FnOnce() -> Result<Option<DevicePtr>, Error>,
@@ -215,13 +215,13 @@ impl<P: Platform> Ladder<'_, P> {
         }
     }
 
-    /// Serves the request by `take`, which cannot be predicted: the device, the program or another
-    /// thread decides.
+    /// Serves the request with `take`, which cannot be predicted because the device, the program or
+    /// another thread decides.
     fn act(&self, take: impl FnOnce() -> Result<Option<DevicePtr>, Error>) -> Effect {
         self.serve(take, || Ok(None))
     }
 
-    /// Releases memory by `take`, of which `first` predicts the first segment or range.
+    /// Releases memory with `take`. `first` predicts the first segment or range.
     fn release(&self, take: impl FnOnce() -> Result<(), Error>, first: impl FnOnce() -> Option<DevicePtr>) -> Effect {
         self.serve(|| take().map(|()| None), || Ok(first().map(Forecast::Release)))
     }
@@ -234,7 +234,8 @@ impl<P: Platform> Ladder<'_, P> {
         }
     }
 
-    /// Serves the request, or the request moved to another pool, from a free block of the heap.
+    /// Serves the request, which may have been moved to another pool, from a free block of its
+    /// heap.
     fn search(&self, request: &Request) -> Effect {
         let predict = || self.device.heaps.lock(request.slot).peek(request.size);
         self.serve(|| self.device.search(request), || Ok(predict().map(Forecast::Hit)))
@@ -246,7 +247,7 @@ impl<P: Platform> Ladder<'_, P> {
         self.device.heaps.in_oom_pools(self.request, |request| self.search(request).transpose()).transpose()
     }
 
-    /// Releases oversize segments, and serves the request from new memory. `has_waited` as for
+    /// Releases oversize segments, and serves the request from new memory. For `has_waited` see
     /// [`grow`](Self::grow).
     fn give_oversize(&self, has_waited: bool) -> Effect {
         let missing = Cell::new(0);
@@ -263,8 +264,8 @@ impl<P: Platform> Ladder<'_, P> {
         )
     }
 
-    /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks
-    /// comes before.
+    /// Serves the request from new memory. `has_waited` is true if this comes after the wait for
+    /// pending blocks.
     fn grow(&self, has_waited: bool) -> Effect {
         let predict = || self.device.forecast_of_growth(self.request, has_waited);
         self.serve(|| self.device.grow(self.request), predict)
@@ -280,14 +281,14 @@ impl<P: Platform> Ladder<'_, P> {
         self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))
     }
 
-    /// Serves the request from memory that has become free: from the cache, or without a cache from
+    /// Serves the request from memory that has become free, in the cache or, without a cache, on
     /// the device.
     fn try_again(&self) -> Result<Option<DevicePtr>, Error> {
         if self.caches { self.device.search(self.request) } else { self.device.grow(self.request) }
     }
 
-    /// Waits for all pending blocks, and serves the request from the first fitting block; without a
-    /// cache, from the device, to which the blocks have gone back.
+    /// Waits for all pending blocks, and serves the request from the first one that fits. Without a
+    /// cache, serves it from the device, to which the blocks have gone back.
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
@@ -308,9 +309,8 @@ impl<P: Platform> Ladder<'_, P> {
         device.search_any_block(request)
     }
 
-    /// Gives memory back as the limits of tags say, and serves the request from new memory.
+    /// Gives memory back according to the limits of tags, and serves the request from new memory.
     fn release_by_tags(&self) -> Effect {
-        let device = self.device;
         if self.held.is_held_to_max(self.request) {
             // Since the wait, the tag may have more free memory.
             return self.grow(true);
@@ -318,8 +318,8 @@ impl<P: Platform> Ladder<'_, P> {
         if self.way == Way::Predict {
             return Ok(self.held.first_by_shares().map(Forecast::Release));
         }
-        // Enough bytes may lie in pieces that the device cannot put together: more then, as long as
-        // there are any.
+        // Enough bytes may be free in pieces that the device cannot combine. Then more is given
+        // back, as long as there is any.
         while self.held.give_by_shares(self.held.growth_bytes(self.request))? > 0 {
             let served = self.grow(true)?;
             if served.is_some() {
@@ -335,13 +335,14 @@ impl<P: Platform> Ladder<'_, P> {
         let device = self.device;
         if device.driver.flags.has(flags::TENANTS) {
             let effect = self.release_by_tags()?;
-            // The whole cache would not help against `max`.
+            // Releasing the whole cache would not help against `max`.
             if effect.is_some() || self.held.is_held_to_max(self.request) {
                 return Ok(effect);
             }
         }
         if !device.settings.policy().releases_cache() {
-            // No segment goes back, but pages do that the wait has made spare, or will make spare.
+            // No segment goes back, but the pages do that the wait has made spare, or will make
+            // spare.
             let pages = device.paging.bytes();
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
@@ -354,7 +355,7 @@ impl<P: Platform> Ladder<'_, P> {
         }
     }
 
-    /// Gives the plans up, and serves the request from new memory.
+    /// Gives up the plans, and serves the request from new memory.
     fn give_plans_up(&self) -> Effect {
         let device = self.device;
         if !device.driver.flags.has(flags::PLANNED) || self.held.is_held_to_max(self.request) {
@@ -368,7 +369,7 @@ impl<P: Platform> Ladder<'_, P> {
     }
 
     /// Pauses and retries until the request is served, the policy's retry time has passed, or the
-    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each later pause is twice as
+    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`], and each later one is twice as
     /// long, up to [`LONGEST_PAUSE_US`].
     fn retry_with_pauses(&self) -> Result<Option<DevicePtr>, Error> {
         let request = self.request;
@@ -376,7 +377,7 @@ impl<P: Platform> Ladder<'_, P> {
         if retry_ms == 0 || !self.may_become_free()? {
             return Ok(None);
         }
-        // Saturates, so that a huge retry time means a long wait and not a short one.
+        // Saturates, so that a huge retry time results in a long wait and not a short one.
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
         while left > 0 && self.device.driver.device().pause(pause.min(left)) {
             left = left.saturating_sub(pause);
@@ -390,7 +391,7 @@ impl<P: Platform> Ladder<'_, P> {
             if self.device.settings.policy().releases_cache() && !self.held.is_held_to_max(request) {
                 self.held.release_cached(None)?;
             }
-            // Memory is short: ask for the request's own size instead of a full region.
+            // Memory is short, so ask for the request's own size instead of a full region.
             let served = if self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages() {
                 self.device.grow(request)?
             } else {
@@ -411,8 +412,8 @@ impl<P: Platform> Ladder<'_, P> {
         Ok(self.request.size <= self.device.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
     }
 
-    /// Returns how many bytes of new memory a request would need, if they would exceed the
-    /// configured fraction of the device and `throw_on_cudamalloc_oom` is set.
+    /// Returns how many bytes of new memory a request would need, if `throw_on_cudamalloc_oom` is
+    /// set and they would exceed the configured fraction of the device.
     fn rejected(&self) -> Result<Option<u64>, Error> {
         let request = self.request;
         let config = self.device.settings.copy();
@@ -438,7 +439,7 @@ fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<DevicePtr> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request for which the heap has no free block, by the steps of the ladder.
+    /// Serves a request for which the heap has no free block, with the steps of the ladder.
     ///
     /// # Errors
     ///
@@ -451,8 +452,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
-    /// `is_held` tells whether the `max` of the request's tag has held the request back.
+    /// Counts, traces and reports a request that fails because there is no memory, and returns the
+    /// error. `is_held` is true if the `max` of the request's tag held the request back.
     fn run_out_of_memory(self, request: &Request, is_held: bool) -> Error {
         self.peaks.device.count(Occurrence::OutOfMemory);
         let tags = self.heaps.tag_shares(&self.driver.flags, request, is_held);
@@ -479,8 +480,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Waits for segments that other calls are adding to the request's heap, and searches again.
     /// Returns `None` at once if no segment is pending.
     ///
-    /// A pending segment is charged against the limit and offers no free block yet. Without the
-    /// wait a request could fail although memory for the request is on the way.
+    /// A pending segment is charged against the limit but does not offer a free block yet. Without
+    /// this wait a request could fail although memory for it is on the way.
     pub(crate) fn search_after_pending_segments(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let pending = &self.heaps.slot(request.slot).pending_segments;
         if pending.load(Ordering::Relaxed) == 0 {

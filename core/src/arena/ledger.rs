@@ -1,4 +1,4 @@
-//! Ledger of one device: the bytes held from the device, and the limit on the bytes.
+//! The ledger of one device: the bytes held from the device, and the limit on them.
 
 use crate::arena::driver::Driver;
 use crate::device::{DeviceMemory, DeviceResult, MemoryInfo};
@@ -6,18 +6,18 @@ use crate::error::Error;
 use crate::sync::{AtomicU64, CachePadded, Ordering, impl_empty};
 use crate::units::DevicePtr;
 
-/// Counts of the bytes held from one device. All accesses are relaxed: no other memory depends on
-/// the order of a count.
+/// The numbers of bytes held from one device. All accesses are relaxed, because no other memory
+/// depends on the order of a count.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Bytes held from the device: all segments, mapped ranges and leaked bytes. `reserved ≥
-    /// leaked`. `reserved ≤ limit`, unless the limit was lowered since or whole granules were
+    /// The bytes held from the device: all segments, mapped ranges and leaked bytes. `reserved ≥
+    /// leaked`. `reserved ≤ limit`, unless the limit was lowered later or whole granules were
     /// mapped.
     reserved: CachePadded<AtomicU64>,
-    /// The limit in bytes; `u64::MAX` without a limit.
+    /// The limit in bytes, or `u64::MAX` without a limit.
     limit: AtomicU64,
-    /// Bytes whose release failed. The device may still hold the bytes, and the allocator never
-    /// hands the bytes out again.
+    /// The bytes for which a release failed. The device may still hold them, and the allocator
+    /// never hands them out again.
     leaked: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns the number of bytes whose release failed.
+    /// Returns the number of bytes for which a release failed.
     pub(crate) fn leaked(&self) -> u64 {
         self.leaked.load(Ordering::Relaxed)
     }
@@ -79,40 +79,41 @@ impl Ledger {
     }
 
     /// Returns whether the limit allows `more` bytes once `spare` bytes have gone back to the
-    /// device, or count no longer. Charges nothing.
+    /// device or no longer count. Charges nothing.
     pub(crate) fn has_room_without(&self, spare: u64, more: u64) -> bool {
-        // Subtracted first: whole granules may exceed the limit, and all of the excess may be
-        // spare.
+        // Subtracted first, because whole granules may exceed the limit, and all of the excess may
+        // be spare.
         self.reserved().saturating_sub(spare).checked_add(more).is_some_and(|sum| sum <= self.limit())
     }
 
-    /// Charges `more` bytes against the limit, before the bytes are allocated. Charges nothing and
+    /// Charges `more` bytes against the limit, before they are allocated. Charges nothing and
     /// returns false if the sum would exceed the limit.
     pub(crate) fn charge(&self, more: u64) -> bool {
-        // Test and addition are one atomic step, so concurrent charges cannot exceed the limit
-        // together.
+        // The test and the addition are one atomic step, so concurrent charges cannot exceed the
+        // limit together.
         let limit = self.limit();
         let add = |reserved: u64| reserved.checked_add(more).filter(|&sum| sum <= limit);
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Adds bytes already allocated by the device, regardless of the limit.
+    /// Adds bytes that the device has already allocated, regardless of the limit.
     pub(super) fn add(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts released bytes, or bytes charged and not allocated.
+    /// Subtracts bytes that were released, or that were charged but not allocated.
     pub(super) fn refund(&self, bytes: u64) {
         let reserved = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(reserved >= bytes, "refunded more bytes than charged");
     }
 
-    /// Adds bytes to the leaked bytes, after a release in doubt. The bytes stay charged.
+    /// Adds bytes to the leaked bytes, after a release with an uncertain outcome. The bytes stay
+    /// charged.
     pub(super) fn leak(&self, bytes: u64) {
         self.leaked.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Asks the device for the memory, and notes the answer.
+    /// Asks the device about its memory, and notes the answer.
     pub(crate) fn memory_info<D: DeviceMemory>(&self, driver: &Driver<D>) -> DeviceResult<MemoryInfo> {
         let memory = driver.call(D::memory_info)?;
         driver.note_memory(memory, self.reserved());
@@ -120,15 +121,15 @@ impl Ledger {
     }
 
     /// Returns the number of bytes that can still be charged below both the limit and the device's
-    /// total memory. Uses the limit alone if the device does not report a total.
+    /// total memory. Uses only the limit if the device does not report a total.
     pub(super) fn available_bytes<D: DeviceMemory>(&self, driver: &Driver<D>) -> u64 {
         let total = self.memory_info(driver).map_or(u64::MAX, |info| info.total);
         self.limit().min(total).saturating_sub(self.reserved())
     }
 
-    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks,
-    /// less `spare` bytes. If neither lacks any, the whole growth: the device has not enough in one
-    /// piece, or does not tell.
+    /// Returns how many bytes must go back for `growth`: those that the limit or the device does
+    /// not have, minus `spare` bytes. If both have enough, returns the whole growth, because the
+    /// device does not have it in one piece, or does not report its free memory.
     pub(super) fn wanted<D: DeviceMemory>(&self, driver: &Driver<D>, growth: u64, spare: u64) -> u64 {
         let room = self.limit().saturating_sub(self.reserved());
         let free = self.memory_info(driver).map_or(0, |memory| memory.free);
@@ -142,7 +143,7 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// The device's error, after the bytes were counted as leaked.
+    /// The device's error. The bytes then count as leaked.
     pub(super) fn release<D: DeviceMemory>(
         &self,
         driver: &Driver<D>,
@@ -155,7 +156,7 @@ impl Ledger {
                 Ok(())
             }
             Err(error) => {
-                // The device may still hold the segment: the bytes stay charged.
+                // The device may still hold the segment, so the bytes stay charged.
                 self.leak(bytes);
                 Err(error.into())
             }

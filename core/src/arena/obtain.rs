@@ -1,9 +1,9 @@
-//! Growth of a heap: allocates a segment from the device, or expands one, and serves a request from
-//! the new memory. Also decides the segment's size.
+//! Growth of a heap: allocates a segment from the device or expands one, and serves a request from
+//! the new memory. Also decides the size of the segment.
 //!
 //! Heaps are locked one at a time, and never across a call to the device. The order is: charge the
-//! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
-//! to the heap. Each step is undone if a later step fails.
+//! bytes against the limit, allocate the segment, enter it in the page map, add it to the heap.
+//! Each step is undone if a later step fails.
 
 use crate::arena::OnDevice;
 use crate::arena::driver::Driver;
@@ -27,30 +27,30 @@ use crate::trace::Action;
 use crate::units::{DevicePtr, GRAIN};
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Allocates a segment for the request's heap, or expands one, and serves the request from the
+    /// Allocates a segment for the request's heap or expands one, and serves the request from the
     /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not
     /// allow more memory.
     #[inline(always)]
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        // The default pool has no tag, and pays for this test alone.
+        // The default pool has no tag, and only pays for this test.
         if request.pool == 0 { self.grow_freely(request) } else { self.grow_in_tag(request) }
     }
 
     /// Grows as [`grow`](Self::grow) does, if the `max` of the pool's tag permits the growth.
     #[cold]
     fn grow_in_tag(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        // Before the device is called, for pages or for addresses.
+        // Before the device is called for pages or addresses.
         if self.holdings().is_refused_by_max(request)? {
             return Ok(None);
         }
         let source = self.heaps.source_now(&self.driver.flags, request);
-        // Pages are charged where their number is known.
+        // Pages are charged later, where their number is known.
         let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
         let Ok(_charged) = self.heaps.charge_tag(&self.driver.flags, request, segment) else { return Ok(None) };
         self.grow_freely(request)
     }
 
-    /// Grows as [`grow`](Self::grow) does, without regard to the `max` of a tag for segments.
+    /// Grows as [`grow`](Self::grow) does, without checking the `max` of a tag for segments.
     #[inline(always)]
     fn grow_freely(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !request.capturing && self.paging.has_departures() {
@@ -64,8 +64,9 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {
-                // Checked and not charged: `expand` counts each mapped range. Whole granules may
-                // exceed the limit by less than one granule for each request, as in PyTorch.
+                // Checked but not charged, because `expand` counts each mapped range. Whole
+                // granules may exceed the limit by less than one granule for each request, as in
+                // PyTorch.
                 let bytes = self.segment_bytes(request);
                 let growth = self.holdings().page_growth().filter(|growth| growth.has_room_to_map(bytes));
                 let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
@@ -74,8 +75,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request that pages did not serve for lack of addresses, from an ordinary segment:
-    /// the device finds a place for it where no reservation fits.
+    /// Serves a request from an ordinary segment if pages did not serve it because there were no
+    /// addresses. The device can find a place for a segment where no reservation fits.
     #[inline]
     fn or_without_addresses(
         self,
@@ -87,7 +88,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Serves a request from an ordinary segment in a heap on pages. Returns `None` in a pool with
-    /// a tag, which can be parked: only pages can.
+    /// a tag, because it can be parked, and only pages can be.
     #[cold]
     fn add_unpaged_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if self.heaps.lock(request.slot).parkable {
@@ -100,18 +101,19 @@ impl<P: Platform> OnDevice<'_, P> {
         self.allocate_segment(request, self.segment_bytes(request).max(request.size))
     }
 
-    /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
-    /// `None` if the device or the limit does not allow `bytes` more.
+    /// Allocates an ordinary segment of `bytes`, and serves the request from it. Returns `None` if
+    /// the device or the limit does not allow `bytes` more.
     pub(crate) fn allocate_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         // Full tables are found before the device is called. The request uses the pair, so the heap
         // keeps its stream while the lock is dropped.
         self.heaps.lock(request.slot).make_room_for_segment(bytes, request.size)?;
-        // Charge first: two threads that both saw room below the limit cannot both exceed it.
+        // Charge first, so that two threads that both saw room below the limit cannot exceed it
+        // together.
         if !self.ledger.charge(bytes) {
             return Ok(None);
         }
         // Until the segment is in the heap, another request of the heap finds neither room below
-        // the limit nor a free block. The count tells that request to wait and search again.
+        // the limit nor a free block. The count makes that request wait and search again.
         let pending = &self.heaps.slot(request.slot).pending_segments;
         pending.fetch_add(1, Ordering::Relaxed);
         let served = self.allocate_charged_segment(request, bytes);
@@ -120,14 +122,15 @@ impl<P: Platform> OnDevice<'_, P> {
         served
     }
 
-    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
-    /// the segment. Refunds the charge on failure.
+    /// Allocates a segment that has already been charged against the limit, and serves the request
+    /// from it. Refunds the charge on failure.
     fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
         let is_supplied = self.heaps.source(request) == Source::Host;
-        // The request keeps the pool in use, and so its name.
+        // The request keeps the pool in use, so its name does not change.
         let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
-        // In a captured graph, an allocation in the order of a stream would be a part of the graph.
+        // In a captured graph, an allocation in the order of a stream would become part of the
+        // graph.
         let may_order = self.driver.flags.has(flags::DIRECT) && !request.capturing;
         let obtain = |device: &P::Device| match supplied {
             Some(pool) => device.obtain_for(pool, bytes),
@@ -139,7 +142,7 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
-        // Room was made before the lock was dropped; other calls may have used the room since.
+        // Room was made before the lock was dropped, and other calls may have used it since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
             self.ledger.undo_allocation::<P>(&self.driver, self.pages, base, bytes)?;
@@ -151,7 +154,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.settings.policy().traits().grows_regions && !self.driver.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
-        // Served under the lock that added the segment: no other request can take the block first.
+        // The block is taken under the lock that added the segment, so no other request can take it
+        // first.
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
         if let Some(served) = &served {
             self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
@@ -164,8 +168,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(Some(self.reconcile(slot, served)))
     }
 
-    /// Allocates an ordinary segment for the request's heap, and serves the request from the
-    /// segment. Returns `None` if the device, the host or the limit does not allow more memory.
+    /// Allocates an ordinary segment for the request's heap, and serves the request from it.
+    /// Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
         // Ordinary segments cannot use spare pages.
@@ -175,7 +179,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if bytes > self.settings.policy().max_segment_bytes() {
             return Ok(None);
         }
-        // Some policies accept a smaller segment than the preferred size: try each size in turn.
+        // Some policies accept a smaller segment than the preferred size, so try each size in turn.
         // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
         loop {
             let served = self.allocate_segment(request, bytes)?;
@@ -191,9 +195,9 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl Ledger {
-    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s
-    /// in the page map. Returns `None` if the memory is lacking. Refunds the charge unless the
-    /// memory is returned.
+    /// Allocates `bytes`, which are already charged against the limit, with `obtain`. Adds them to
+    /// the page map as those of `owner`. Returns `None` if there is not enough memory. Refunds the
+    /// charge unless the memory is returned.
     pub(super) fn allocate_charged<P: Platform>(
         &self,
         driver: &Driver<P::Device>,
@@ -206,11 +210,13 @@ impl Ledger {
             Ok(base) => base,
             Err(error) => {
                 self.refund(bytes);
-                // Only a certain lack of memory lets the ladder go on: any other error is reported.
+                // The ladder continues only if memory is certainly short. Any other error is
+                // reported.
                 return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
             }
         };
-        // Listed before any block of the segment can be returned, so every `free` finds the owner.
+        // Listed before any block of the segment can be returned, so that every `free` finds the
+        // owner.
         if let Err(error) = pages.insert(base, bytes, owner) {
             self.release(driver, base, bytes)?;
             return Err(error);
@@ -244,7 +250,7 @@ impl<P: Platform> Heaps<P> {
 
 impl<R: Lock> Settings<R> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
-    /// request; of the memory to be mapped, in a heap of the stitched policy.
+    /// request. In a heap of the stitched policy, returns the bytes that would be mapped.
     pub(crate) fn segment_bytes<P: Platform<Lock = R>>(
         &self,
         driver: &Driver<P::Device>,
@@ -272,7 +278,7 @@ impl<R: Lock> Settings<R> {
     }
 
     /// Returns the first of the policy's segment sizes, from `bytes` down, that is at most
-    /// `available`. Returns the smallest size that holds `needed` bytes if none fits.
+    /// `available`. If none fits, returns the smallest size that holds `needed` bytes.
     fn shrink_to_available(&self, mut bytes: u64, available: u64, needed: u64) -> u64 {
         while bytes > available
             && let Some(smaller) = self.policy().smaller_segment(bytes, needed)
@@ -285,9 +291,8 @@ impl<R: Lock> Settings<R> {
 
 /// Returns the size in bytes of a heap's next region under best fit with coalescing.
 ///
-/// With `allow_growth` the size doubles from region to region, and as often as the request
-/// needs. Without `allow_growth` the region takes all available memory. Both are capped by the
-/// limit and the device.
+/// With `allow_growth` the size doubles from region to region, and as often as the request needs.
+/// Without it, the region takes all available memory. Both are capped by the limit and the device.
 fn region_bytes<P: Platform>(
     driver: &Driver<P::Device>,
     heaps: &Heaps<P>,
@@ -299,19 +304,19 @@ fn region_bytes<P: Platform>(
         let heap = heaps.lock(request.slot);
         (heap.region, heap.rules.no_split())
     };
-    // Blocks are not split: the rest of a larger region could serve no other request.
+    // Blocks are not split, so the rest of a larger region could serve no other request.
     if no_split {
         return request.size;
     }
-    // Round down, so that the cap is a multiple of the grain, as every region size is.
+    // Rounded down, so that the cap is a multiple of the grain, as every region size is.
     let available = ledger.available_bytes(driver) / GRAIN * GRAIN;
     let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
-    // At least the request, even above the cap: the charge or the device then refuses.
+    // At least the request, even above the cap. The charge or the device then refuses it.
     region.min(available).max(request.size)
 }
 
-/// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes:
-/// a heap with a sub-allocator, or one of pages.
+/// Returns how many bytes a heap would add for a block of `size` bytes, if it sizes its own
+/// segments because it uses a sub-allocator or pages that move.
 fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
     if let Some(suballocator) = &heap.suballocator {
         return Some(suballocator.segment_bytes(size));
@@ -323,16 +328,16 @@ fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
     Some(heap.lacking(size).map_or(size.next_multiple_of(SMALL_SEGMENT), |lacking| lacking.needed))
 }
 
-/// Doubles `region` until the region holds `needed` bytes.
+/// Doubles `region` until it holds `needed` bytes.
 fn double_to_fit(mut region: u64, needed: u64) -> u64 {
     while region < needed {
-        // `GRAIN` lifts a region of 0 bytes, which doubling alone would leave at 0.
+        // `GRAIN` raises a region of 0 bytes, which doubling alone would leave at 0.
         region = region.max(GRAIN).saturating_mul(2);
     }
     region
 }
 
-/// Returns the size of the region after a region allocated for `needed` bytes.
+/// Returns the size of the region that follows a region allocated for `needed` bytes.
 fn next_region(region: u64, needed: u64) -> u64 {
     // A region that was doubled for the request is not doubled a second time.
     if region < needed { double_to_fit(region, needed) } else { region.saturating_mul(2) }

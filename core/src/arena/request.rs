@@ -1,4 +1,4 @@
-//! A request: rounded, and routed to the heap that serves it.
+//! A request, rounded and routed to the heap that serves it.
 
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
@@ -11,61 +11,61 @@ use crate::sync::Ordering;
 use crate::units::{DevicePtr, StreamId};
 use core::cell::Cell;
 
-/// A request on its way through the slow path. Its pair of heaps is used for as long as this
-/// exists, so no other call can give the pair to another stream.
+/// A request on the slow path. Its pair of heaps is in use for as long as this exists, so no other
+/// call can give the pair to another stream.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// The requested size in bytes.
     pub bytes: u64,
-    /// The size of the serving block in bytes: `bytes`, rounded by the policy.
+    /// The size in bytes of the block that serves the request: `bytes`, rounded by the policy.
     pub size: u64,
     /// The kind of heap for blocks of `size`.
     pub kind: PoolKind,
     pub stream: StreamId,
-    /// The number of the pool; 0 is the default pool.
+    /// The number of the pool, or 0 for the default pool.
     pub pool: u32,
     /// The slot of the request's heap.
     pub slot: u32,
     /// The route into the pool, if the pool is private.
     pub route: Option<RouteEntry>,
-    /// The stream is capturing a graph: nothing may be waited for or released.
+    /// Whether the stream is capturing a graph, so that nothing may be waited for or released.
     pub capturing: bool,
-    /// The call site of the request; 0 if none is recorded.
+    /// The call site of the request, or 0 if none is recorded.
     pub site: u32,
-    /// The time spent so far in mapping memory.
+    /// The calls to virtual memory made for the request so far.
     pub mapping: RequestCalls,
 }
 
-/// What a request has met in calls to virtual memory.
+/// The time that a request has spent in calls to virtual memory, and why it had no addresses.
 #[derive(Default, Debug)]
 pub(crate) struct RequestCalls {
     /// The time of the calls, in ticks of the device's clock.
     pub(in crate::arena) ticks: Cell<u64>,
-    /// Why the request lacked addresses when it last looked for them.
+    /// Why the request had no addresses when it last looked for them.
     pub(in crate::arena) lack: Cell<AddressLack>,
 }
 
 impl RequestCalls {
-    /// Returns why the request lacked addresses when it last looked for them.
+    /// Returns why the request had no addresses when it last looked for them.
     pub(in crate::arena) fn lack(&self) -> AddressLack {
         self.lack.get()
     }
 }
 
-/// First effect of a request if the request were made now.
+/// The first effect that a request would have if it were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forecast {
-    /// The block at the given address would be handed out, from the cache or a plan. The address is
-    /// null for a request of zero bytes.
+    /// The block at this address would be handed out, from the cache or a plan. The address is null
+    /// for a request of zero bytes.
     Hit(DevicePtr),
-    /// A segment of the given number of bytes would be allocated from the device.
+    /// A segment of this number of bytes would be allocated from the device.
     Obtain(u64),
     /// An expandable segment would be extended by mapping more memory.
     Expand,
-    /// The segment at the given address would be released; of an expandable segment, the mapped
-    /// range at the address.
+    /// The segment at this address would be released. If it is expandable, the mapped range at the
+    /// address would be.
     Release(DevicePtr),
-    /// The request would fail for lack of memory.
+    /// The request would fail because there is no memory.
     OutOfMemory,
 }
 
@@ -89,16 +89,16 @@ impl<P: Platform> Heaps<P> {
         rules.source.maps_pages() && rules.pages == PageRules::Move
     }
 
-    /// Counts a search through the free blocks of the request's pool. The count is the clock of the
-    /// blocks' ages.
+    /// Counts a search through the free blocks of the request's pool. This count is the clock for
+    /// the ages of blocks.
     pub(super) fn count_search(&self, request: &Request) {
         let pool = self.shared_pool(request.pool);
         pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Calls `look` with the request moved to each private pool with the option `use_on_oom`, until
-    /// `look` returns a value. Returns `None` for a request of a private pool. A pool is counted as
-    /// serving a request while `look` runs, so no other thread removes the pool.
+    /// `look` returns a value. Returns `None` for a request of a private pool. A pool counts as
+    /// serving a request while `look` runs, so no other thread removes it.
     pub(in crate::arena) fn in_oom_pools<T>(
         &self,
         request: &Request,
@@ -114,7 +114,7 @@ impl<P: Platform> Heaps<P> {
                 let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
                     // A captured graph writes to its pool at every replay, and a tag with limits
-                    // keeps its memory apart.
+                    // keeps its memory separate.
                     let lends = entry.exists && entry.options.use_on_oom && !entry.captured;
                     lends && registry.limited_pool(pool).is_none()
                 };
@@ -122,7 +122,8 @@ impl<P: Platform> Heaps<P> {
                 // Undone by `leave_pool`.
                 registry.pools[pool as usize].requests += 1;
             }
-            // Only the stream's own heap of the pool may serve: no pair, no free block.
+            // Only the stream's own heap of the pool may serve. Without a pair there is no free
+            // block.
             let pair = self.find_pair(pool, request.stream);
             let found = pair.and_then(|pair| {
                 look(&Request { pool, slot: pair.slot(request.kind), mapping: RequestCalls::default(), ..*request })
