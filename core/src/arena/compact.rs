@@ -1,5 +1,5 @@
-//! The setting `compact`: bounds the memory held beyond the most memory ever in use, without
-//! virtual memory.
+//! The setting `compact` limits how much more memory is held than was ever in use at one time. It
+//! does not need virtual memory.
 //!
 //! ```text
 //! no free block fits closely ─┬─ another segment is within the budget ─▶ obtain.rs
@@ -7,19 +7,19 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
-//! Under `exact_segments` no free block is cut while the limit and the device have memory: a
-//! segment of one block's size that is cut would serve no block of its size again. The budget
-//! then counts what the program holds, without pending blocks.
+//! Under `exact_segments` no free block is cut while the limit and the device have memory. A
+//! segment has the size of one block, and once it is cut it can serve no block of this size again.
+//! The budget then counts what the program holds, without pending blocks.
 //!
-//! The budget is `(1 + compact) · most bytes ever active`, and `compact_slack_mb` for freed memory
-//! that waits. Only large heaps take part. Segments of 2 MiB for small blocks are left alone: a
-//! call of the driver moves little memory there. With small heaps the recorded programs need four
-//! times the time in the driver, for the same utilisation.
+//! The budget is `(1 + compact) · most bytes ever active`, plus `compact_slack_mb` for freed memory
+//! that waits. It applies only to large heaps. Segments of 2 MiB for small blocks are left alone,
+//! because a call to the driver moves little memory there. With small heaps, the recorded programs
+//! need four times the time in the driver, for the same utilisation.
 //!
-//! A driver waits for running work before it frees memory, 75 ms behind a kernel of 80 ms. So a
-//! segment is released for a request only if the segment is quiet (see paging/epochs.rs): all work
-//! that used the segment is known to be done. Without enough quiet segments the request exceeds the
-//! budget, and a later request repays.
+//! A driver waits for running work before it frees memory: 75 ms after a kernel of 80 ms. So a
+//! segment is released for a request only if it is quiet (see paging/epochs.rs), which means that
+//! all work that used it is known to be done. If there are not enough quiet segments, the request
+//! exceeds the budget, and a later request repays this.
 
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
@@ -39,16 +39,16 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
-/// Number of segments given back for one of another size before sizes are rounded up, on a device
-/// that [pins](crate::Segments::pins). A program of equal sizes exchanges none, and one that has
-/// just begun some.
+/// The number of segments given back for one of another size before sizes are rounded up, on a
+/// device that [pins](crate::Segments::pins). A program with equal sizes exchanges none, and one
+/// that has just started exchanges some.
 const EXCHANGES: u32 = 16;
 
-/// Number of such exchanges before the budget is raised from [`TIGHT`] to [`WIDE`], on the same
-/// devices: a program whose live blocks have many sizes at once pins at most requests even if they
+/// The number of such exchanges before the budget is raised from [`TIGHT`] to [`WIDE`], on the same
+/// devices. A program with live blocks of many sizes at once pins at most requests even if sizes
 /// are rounded up.
 const MANY_EXCHANGES: u32 = 64;
-/// The budget of pinned memory unless the settings name another one.
+/// The budget of pinned memory, unless the settings specify another one.
 const TIGHT: f64 = 0.01;
 /// The raised budget. Of the recorded programs that exchange so much, one pins 7,737 times in 9,600
 /// requests within 0.01, 7,372 within 0.05, 6,943 within 0.1, 3,005 within 0.25 and 1,560 within
@@ -57,19 +57,20 @@ const WIDE: f64 = 0.25;
 
 impl<P: Platform> Holdings<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are
-    /// released. Under `exact_segments` only where the limit would not allow the request's segment
-    /// in place of a released one.
+    /// released. Under `exact_segments`, this is so only if the limit would not allow the request's
+    /// segment in exchange for a released one.
     pub(super) fn any_block_serves_first(&self, request: &Request) -> bool {
         let is_exact = self.heaps.lock(request.slot).rules.compact.parts_segments();
-        // A cut segment of one block's size would serve no block of that size again. A released one
-        // makes room for at least `request.size`: that is too little if the limit was lowered below
-        // what is held.
+        // Once a segment of one block's size is cut, it can serve no block of this size again. A
+        // released one makes room for at least `request.size`, which is too little if the limit was
+        // lowered below what is held.
         let any = !is_exact || !self.ledger.has_room_for(self.segment_bytes(request).saturating_sub(request.size));
         any && self.excess_of(request).is_some()
     }
 
-    /// Returns by how many bytes another segment for the request would exceed the budget. Returns
-    /// `None` within the budget, and unless `compact` is active for the request's heap.
+    /// Returns the number of bytes by which another segment for the request would exceed the
+    /// budget. Returns `None` within the budget, or if `compact` is not active for the request's
+    /// heap.
     fn excess_of(&self, request: &Request) -> Option<u64> {
         let stat = {
             let heap = self.heaps.lock(request.slot);
@@ -90,15 +91,15 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
     /// segment is left. Does not wait for the device. Returns whether the settings have changed,
-    /// which the caller applies.
+    /// which the caller must apply.
     pub(super) fn release_excess(&self, request: &Request) -> Result<bool, Error> {
         if self.excess_of(request).is_none() || !may_release_quiet(&self.driver.flags, request) {
             return Ok(false);
         }
         self.given_up().poll_departures();
         let mut given = self.give(self.quiet_segments(request))?;
-        // What is free and not quiet becomes quiet for a later request; at once on a stream without
-        // unfinished work.
+        // Memory that is free but not quiet becomes quiet for a later request, or at once on a
+        // stream without unfinished work.
         if self.excess_of(request).is_some() && self.given_up().begin_all_epochs(request.stream) {
             self.given_up().poll_departures();
             given += self.give(self.quiet_segments(request))?;
@@ -106,9 +107,10 @@ impl<P: Platform> Holdings<'_, P> {
         Ok(given > 0 && self.note_exchange(request))
     }
 
-    /// Notes that memory was given back for a segment of another size. Where each byte of a segment
-    /// costs time, sizes are rounded up after some such exchanges: segments of equal sizes serve
-    /// each other's requests. After many, more is held. Returns whether the settings have changed.
+    /// Notes that memory was given back for a segment of another size. If each byte of a segment
+    /// costs time, sizes are rounded up after some such exchanges, because segments of equal sizes
+    /// serve each other's requests. After many exchanges, more memory is held. Returns whether the
+    /// settings have changed.
     fn note_exchange(&self, request: &Request) -> bool {
         let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
         let is_costly = is_exact && self.driver.device().pins();
@@ -116,7 +118,7 @@ impl<P: Platform> Holdings<'_, P> {
             return false;
         }
         match self.settings.exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
-            // A step is an eighth of the size at most.
+            // A step is at most an eighth of the size.
             EXCHANGES => {
                 let divisions = Divisions::new([8; INTERVALS]);
                 divisions.is_some_and(|divisions| self.settings.round_up(divisions))
@@ -126,9 +128,9 @@ impl<P: Platform> Holdings<'_, P> {
         }
     }
 
-    /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best,
-    /// until a segment for the request is within the budget. Yields what is known to be quiet, and
-    /// does not ask the device.
+    /// The rule of `compact`. Yields the quiet segment of all large heaps that covers the excess
+    /// best, until a segment for the request is within the budget. Yields only segments that are
+    /// known to be quiet, and does not ask the device.
     pub(super) fn quiet_segments(&self, request: &Request) -> impl Iterator<Item = Unit> {
         let heaps = self.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
@@ -151,8 +153,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that
-    /// names the stream `named`. Returns whether any began.
+    /// Starts an epoch of each heap with a free segment that no epoch covers yet, for a call that
+    /// names the stream `named`. Returns whether any epoch was started.
     fn begin_all_epochs(&self, named: StreamId) -> bool {
         let heaps = self.heaps;
         let mut began = false;
@@ -165,13 +167,13 @@ impl<P: Platform> GivenUp<'_, P> {
     }
 }
 
-/// Returns whether segments may be released for a request: not for a graph that is captured, nor
-/// while an event might become part of a graph.
+/// Returns whether segments may be released for a request. They may not while a graph is captured,
+/// nor while an event might become part of a graph.
 fn may_release_quiet(flags: &Flags, request: &Request) -> bool {
     !request.capturing && !flags.has(flags::CAPTURE)
 }
 
-/// Whether `compact` is active for a heap. A sub-allocator places by its own rules.
+/// Returns whether `compact` is active for a heap. A sub-allocator places blocks by its own rules.
 fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
     heap.rules.compact != Compacting::No && heap.suballocator.is_none()
 }
@@ -181,14 +183,14 @@ pub(super) fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32>
     if is_compact(heap) { heap.find_any(size) } else { None }
 }
 
-/// Returns the most bytes to hold while at most `most` bytes were ever in use.
+/// Returns the most bytes that may be held if at most `most` bytes were ever in use.
 fn budget(most: u64, compact: f64, slack: u64) -> u64 {
     // The conversion rounds towards zero and saturates.
     most.saturating_add((most as f64 * compact) as u64).saturating_add(slack)
 }
 
-/// Orders segments of `size` bytes by how well they cover `excess` bytes: first the sufficient
-/// ones, the smallest first; then the rest, the largest first.
+/// Orders segments of `size` bytes by how well they cover `excess` bytes: first those that are
+/// large enough, the smallest first; then the others, the largest first.
 fn rank(size: u64, excess: u64) -> (bool, u64) {
     if size >= excess { (false, size) } else { (true, u64::MAX - size) }
 }

@@ -1,5 +1,5 @@
-//! The memory that a device holds for the allocator: what may be seen of the arena where memory is
-//! given back.
+//! The memory that a device holds for the allocator: the view of the arena for code that gives
+//! memory back.
 //!
 //! ```text
 //! give/ · vacate.rs      memory back to the device
@@ -23,10 +23,10 @@ use crate::arena::tracing::{History, Recorder};
 use crate::arena::waits::Waits;
 use crate::heap::Outcome;
 
-/// What giving memory back needs of a device: the heaps and their settings, the pages, the page
-/// map, the ledger, and where events are counted and recorded. Of the waits it needs the fences,
-/// and of the plans their counters. It does not have the guarded blocks, what `reclaim:auto` and
-/// `tune:auto` have learned, or the way of a request.
+/// The parts of a device that are needed to give memory back: the heaps and their settings, the
+/// pages, the page map, the ledger, and the places where events are counted and recorded. Of the
+/// waits it needs the fences, and of the plans their counters. It does not include the guarded
+/// blocks, what `reclaim:auto` and `tune:auto` have learned, or the path of a request.
 pub(crate) struct Holdings<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
     pub(in crate::arena) settings: &'a Settings<P::Lock>,
@@ -34,13 +34,13 @@ pub(crate) struct Holdings<'a, P: Platform> {
     pub(in crate::arena) paging: &'a Paging<P>,
     pub(in crate::arena) ledger: &'a Ledger,
     pub(in crate::arena) peaks: &'a Peaks<P::Lock>,
-    /// The page map, which tells the heap of an address.
+    /// The page map, which finds the heap of an address.
     pub(in crate::arena) pages: &'a OwnerMap<P>,
-    /// Fences, for memory that is given up while work may use it.
+    /// The fences, for memory that is given up while work may still use it.
     pub(super) waits: &'a Waits<P>,
-    /// Where the recorder notes events.
+    /// The history in which the recorder notes events.
     pub(super) history: &'a History<P::Lock>,
-    /// What the peaks are the peaks of, besides the heaps.
+    /// The plans. Their counters count towards the peaks, like those of the heaps.
     pub(super) plans: &'a Plans<P::Lock>,
 }
 
@@ -49,12 +49,12 @@ impl<'a, P: Platform> Holdings<'a, P> {
         Counters { heaps: self.heaps, plans: self.plans, ranges: self.paging.range_counters() }
     }
 
-    /// Returns the recorder of events, for callers which know that a trace is recorded.
+    /// Returns the recorder of events, for callers that know that a trace is recorded.
     pub(in crate::arena) fn recorder(&self) -> Recorder<'a, P> {
         Recorder { driver: self.driver, heaps: self.heaps, history: self.history }
     }
 
-    /// Returns what memory that is given up while work may use it needs.
+    /// Returns the parts needed to give up memory that work may still use.
     pub(crate) fn given_up(&self) -> GivenUp<'a, P> {
         GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }
     }
@@ -66,8 +66,8 @@ impl<'a, P: Platform> Holdings<'a, P> {
         }
     }
 
-    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
-    /// stale. The caller has unlocked the heap.
+    /// Returns the value of a heap operation, after reconciling the peaks if the operation made
+    /// them stale. The caller has unlocked the heap.
     pub(in crate::arena) fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
         self.settle_peaks(slot, done.peaks_stale);
         done.value
@@ -80,8 +80,8 @@ impl<'a, P: Platform> Holdings<'a, P> {
         }
     }
 
-    /// Returns the length of the segment that the device would be asked for, for a request, in
-    /// bytes.
+    /// Returns the length in bytes of the segment that the device would be asked for to serve a
+    /// request.
     pub(in crate::arena) fn segment_bytes(&self, request: &Request) -> u64 {
         self.settings.segment_bytes(self.driver, self.heaps, self.ledger, request)
     }

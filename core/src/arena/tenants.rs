@@ -1,4 +1,4 @@
-//! Tenants: tags with limits, in the words of Linux's control groups.
+//! Tenants: tags with limits, named as in Linux's control groups.
 //!
 //! ```text
 //! charge of a tag = Σ bytes that the heaps of its pools hold from the device      (`charge_of`, and nowhere else)
@@ -7,12 +7,13 @@
 //! memory is short ─▶ (charge − low) / weight, the most first ─▶ free memory goes back, down to `low`
 //! ```
 //!
-//! The counters of the heaps make the charge, so nothing is to be undone if the device fails. Only
-//! growth in progress is counted apart ([`TagEntry::growing`]), from the comparison with `max`
-//! until the memory is in the heap: the sum is never too low. Only growth and release look at tags.
+//! The charge is computed from the counters of the heaps, so nothing must be undone if the device
+//! fails. Only growth in progress is counted separately ([`TagEntry::growing`]), from the
+//! comparison with `max` until the memory is in the heap, so the sum is never too low. Only growth
+//! and release look at tags.
 //!
-//! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A
-//! pool with limits gives back as long as no graph was captured into it.
+//! Without limits, free memory of a private pool in use stays, because a captured graph may write
+//! to it. A pool with limits gives memory back as long as no graph was captured into it.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
@@ -36,11 +37,11 @@ use crate::stats::Stat;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
-/// The kinds of heaps, in the order in which a tag gives back.
+/// The kinds of heaps, in the order in which a tag gives memory back.
 const KINDS: [PoolKind; 2] = [PoolKind::Large, PoolKind::Small];
 
 /// Bytes that enter or leave the charge of a tag, from the decision until the counters of the heap
-/// have them.
+/// include them.
 pub(in crate::arena) struct InProgress<'a, P: Platform> {
     heaps: &'a Heaps<P>,
     /// The place of the tag's entry.
@@ -57,13 +58,13 @@ impl<P: Platform> Drop for InProgress<'_, P> {
     }
 }
 
-/// The `max` of a tag does not allow growth.
+/// An error: the `max` of a tag does not allow growth.
 pub(in crate::arena) struct BeyondMax;
 
-/// Memory that goes back would leave a tag below its `low`.
+/// An error: giving memory back would leave a tag below its `low`.
 pub(in crate::arena) struct BelowLow;
 
-/// A tag in the order of giving. `None`: all memory without a limited tag.
+/// A tag in the order of giving memory back. `None` means all memory without a limited tag.
 type TagGiver = Giver<Option<Tag>>;
 
 impl<P: Platform> Heaps<P> {
@@ -77,24 +78,24 @@ impl<P: Platform> Heaps<P> {
     fn sum_of(&self, registry: &Registry<P::Storage>, tag: Tag, stat: Stat) -> u64 {
         let pairs = registry.pools_with(tag).flat_map(|pool| registry.pairs_of(pool));
         let slots = pairs.flat_map(|pair| KINDS.map(|kind| slot_of(pair, kind)));
-        // Two counts make the value, and the heap may change between the two.
+        // The value is made of two counts, and the heap may change between reading them.
         slots.map(|slot| self.slot(slot).counters.current(stat).max(0) as u64).sum()
     }
 
-    /// Returns the charge of a limited tag with the growth in progress.
+    /// Returns the charge of a limited tag, including the growth in progress.
     fn charge_with_growth(&self, registry: &Registry<P::Storage>, entry: &TagEntry) -> u64 {
-        // Growth that ended before the registry was locked is in the counters, and no other is
-        // missing from `growing`.
+        // Growth that ended before the registry was locked is in the counters, and all other growth
+        // is in `growing`.
         entry.growing + self.charge_of(registry, entry.tag)
     }
 
-    /// Returns the bytes of a limited tag that may go back for others.
+    /// Returns the bytes of a limited tag that may go back for other tags.
     fn above_low(&self, registry: &Registry<P::Storage>, entry: &TagEntry) -> u64 {
         let low = entry.limits.map_or(0, |limits| limits.low);
         self.charge_of(registry, entry.tag).saturating_sub(entry.giving).saturating_sub(low)
     }
 
-    /// Iterates over the pairs of a tag's pools without memory of a captured graph.
+    /// Iterates over the pairs of a tag's pools that have no memory of a captured graph.
     fn giving_pairs(&self, tag: Tag) -> impl Iterator<Item = PairUse<'_, P>> {
         let mut from = 0;
         let pools = core::iter::from_fn(move || {
@@ -110,7 +111,7 @@ impl<P: Platform> Heaps<P> {
         pools.flat_map(|pool| self.pairs_of(pool))
     }
 
-    /// Returns what a tag holds.
+    /// Returns what a tag holds, with its limits and counts.
     pub(crate) fn tag_use(&self, registry: &Registry<P::Storage>, tag: Tag) -> TagUse {
         let [charge, live, active] =
             [Stat::ReservedBytes, Stat::AllocatedBytes, Stat::ActiveBytes].map(|stat| self.sum_of(registry, tag, stat));
@@ -122,8 +123,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the tag of the request's pool and the bytes by which `growth` for the request would
-    /// exceed the tag's `max`, if it would.
+    /// If `growth` for the request would exceed the `max` of its pool's tag, returns this tag and
+    /// the excess in bytes.
     fn excess(&self, request: &Request, growth: u64) -> Option<(Tag, u64)> {
         let registry = self.registry.lock();
         let entry = &registry.limited[registry.limited_pool(request.pool)?];
@@ -133,7 +134,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is
-    /// dropped, which takes the registry's lock. The value is `None` without limits.
+    /// dropped, which takes the registry's lock. The value is `None` if there are no limits.
     ///
     /// # Errors
     /// [`BeyondMax`].
@@ -144,7 +145,7 @@ impl<P: Platform> Heaps<P> {
         request: &Request,
         bytes: u64,
     ) -> Result<Option<InProgress<'_, P>>, BeyondMax> {
-        // The default pool, which has no tag, pays for this test alone.
+        // The default pool has no tag, and only pays for this test.
         if request.pool == 0 { Ok(None) } else { self.charge_pool(flags, request.pool, bytes) }
     }
 
@@ -159,7 +160,7 @@ impl<P: Platform> Heaps<P> {
         let Some(entry_at) = registry.limited_pool(pool) else { return Ok(None) };
         let entry = &registry.limited[entry_at];
         let max = entry.limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
-        // The comparison and the addition are one step under the lock: two threads cannot exceed
+        // The comparison and the addition are one step under the lock, so two threads cannot exceed
         // `max` together.
         if self.charge_with_growth(&registry, entry).saturating_add(bytes) > max {
             return Err(BeyondMax);
@@ -168,7 +169,7 @@ impl<P: Platform> Heaps<P> {
         Ok(Some(InProgress { heaps: self, entry: entry_at, growing: bytes, giving: 0 }))
     }
 
-    /// Returns whether the request exceeds `max` beside the blocks in use alone.
+    /// Returns whether the request would exceed `max` even if only the blocks in use counted.
     fn is_full_of_blocks(&self, request: &Request, tag: Tag) -> bool {
         let registry = self.registry.lock();
         let limits = registry.limited_tag(tag).and_then(|at| registry.limited[at].limits);
@@ -176,8 +177,9 @@ impl<P: Platform> Heaps<P> {
         self.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
     }
 
-    /// Returns the tag that gives first after `spent`, and the bytes by which it is above the next
-    /// one. `reserved` bytes are held from the device. `None` if no tag has limits.
+    /// Returns the tag that gives memory back next after `spent`, and the bytes by which it is
+    /// above the one after it. `reserved` bytes are held from the device. Returns `None` if no tag
+    /// has limits.
     fn next_giver(&self, reserved: u64, spent: Option<TagGiver>) -> Option<(TagGiver, u64)> {
         let registry = self.registry.lock();
         let limited = || registry.limited.iter().filter_map(|entry| Some((entry, entry.limits?)));
@@ -192,8 +194,9 @@ impl<P: Platform> Heaps<P> {
         shares::next_giver(tags.chain([rest]), spent)
     }
 
-    /// Gives `wanted` bytes of a tag's free memory back by `give_up`, or a little more, as pages
-    /// are whole. `for_others`: no more than `low` allows. Returns the number of bytes.
+    /// Gives back `wanted` bytes of a tag's free memory with `give_up`, or a little more, because
+    /// pages are whole. If `for_others`, gives no more than `low` allows. Returns the number of
+    /// bytes.
     fn give_of_tag(
         &self,
         tag: Tag,
@@ -224,20 +227,20 @@ impl<P: Platform> Heaps<P> {
         Ok(given)
     }
 
-    /// Returns the bytes of a tag that may go back for others.
+    /// Returns the bytes of a tag that may go back for other tags.
     fn tag_above_low(&self, tag: Tag) -> u64 {
         let registry = self.registry.lock();
         registry.limited_tag(tag).map_or(0, |at| self.above_low(&registry, &registry.limited[at]))
     }
 
     /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped.
-    /// Returns `None` if the bytes go back for a request of others (`for_others`) and would leave
-    /// the tag below its `low`, or if another thread has removed the limits.
+    /// Returns `None` if the bytes would go back for other tags (`for_others`) and leave this tag
+    /// below its `low`, or if another thread has removed the limits.
     pub(in crate::arena) fn begin_giving(&self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'_, P>> {
         let mut registry = self.registry.lock();
         let at = registry.limited_tag(tag)?;
-        // Compared and noted in one step: two threads that both found the bytes do not give twice
-        // as many.
+        // Compared and noted in one step, so that two threads that both found the bytes do not give
+        // back twice as many.
         if for_others && self.above_low(&registry, &registry.limited[at]) < bytes {
             return None;
         }
@@ -245,8 +248,8 @@ impl<P: Platform> Heaps<P> {
         Some(InProgress { heaps: self, entry: at, growing: 0, giving: bytes })
     }
 
-    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at
-    /// present, until the returned value is dropped. The value is `None` for the default pool.
+    /// Notes that `bytes` of the heap in `slot`, which serve nobody at present, are about to go
+    /// back, until the returned value is dropped. The value is `None` for the default pool.
     ///
     /// # Errors
     /// [`BelowLow`].
@@ -263,14 +266,14 @@ impl<P: Platform> Heaps<P> {
         tag.and_then(|tag| self.begin_giving(tag, bytes, true)).map(Some).ok_or(BelowLow)
     }
 
-    /// Returns the address of the first unit of a tag, of at most `most` bytes.
+    /// Returns the address of the first unit of a tag that has at most `most` bytes.
     fn first_of_tag(&self, tag: Tag, most: u64) -> Option<DevicePtr> {
         let slots = self.giving_pairs(tag).flat_map(|used| KINDS.map(|kind| used.slot(kind)));
         slots.filter_map(|slot| self.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
     }
 
-    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's
-    /// order; none unless the policy `releases` cached memory.
+    /// Iterates over the heaps outside the limited tags from which free memory may go back, in
+    /// PyTorch's order. There are none unless the policy `releases` cached memory.
     fn untagged_heaps(&self, releases: bool) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
         let heaps = self;
         let pools =
@@ -278,8 +281,8 @@ impl<P: Platform> Heaps<P> {
         heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
     }
 
-    /// Gives at least `wanted` bytes of free memory outside the limited tags back by `give_up`, or
-    /// all of it. Returns the number of bytes.
+    /// Gives back at least `wanted` bytes of free memory outside the limited tags with `give_up`,
+    /// or all of it. Returns the number of bytes.
     fn give_untagged(
         &self,
         releases: bool,
@@ -327,14 +330,14 @@ impl<P: Platform> Heaps<P> {
         let mut registry = self.registry.lock();
         registry.set_limits(tag, limits).map_err(|CapacityError| Error::TableFull("limited tags"))?;
         let any = registry.limited.iter().any(|entry| entry.limits.is_some());
-        // Under the registry's lock, so the flag agrees with the limits.
+        // Under the registry's lock, so that the flag agrees with the limits.
         driver.flags.set(flags::TENANTS, any);
         registry.pools_with(tag).for_each(|pool| self.apply_rules(&registry, pool));
         Ok(())
     }
 
-    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns
-    /// what the tags hold, if some have limits.
+    /// Counts the refusal of a request if its tag's `max` held it back (`is_held`). Returns what
+    /// the tags hold, if any has limits.
     pub(in crate::arena) fn tag_shares(&self, flags: &Flags, request: &Request, is_held: bool) -> TagShares {
         let mut shares = TagShares::default();
         if !flags.has(flags::TENANTS) {
@@ -384,34 +387,34 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Returns the bytes that the request's heap would grow by.
+    /// Returns the bytes by which the request's heap would grow.
     pub(in crate::arena) fn growth_bytes(&self, request: &Request) -> u64 {
         match self.heaps.source_now(&self.driver.flags, request) {
-            // A smaller segment may do.
+            // A smaller segment may be enough.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
             Source::Device | Source::Host => self.segment_bytes(request),
             Source::Pages => self.page_growth().map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }
 
-    /// Returns the tag of the request's pool and the bytes by which the growth for the request
-    /// would exceed the tag's `max`, if it would.
+    /// If the growth for the request would exceed the `max` of its pool's tag, returns this tag and
+    /// the excess in bytes.
     #[cold]
     fn excess(&self, request: &Request) -> Option<(Tag, u64)> {
         let limits = self.driver.flags.has(flags::TENANTS);
         if limits { self.heaps.excess(request, self.growth_bytes(request)) } else { None }
     }
 
-    /// Returns whether the growth for the request would exceed the `max` of the tag of its pool.
+    /// Returns whether the growth for the request would exceed the `max` of its pool's tag.
     pub(in crate::arena) fn is_held_to_max(&self, request: &Request) -> bool {
         // The default pool has no tag.
         request.pool != 0 && self.excess(request).is_some()
     }
 
-    /// Gives free memory back of the tag that the request's private pool has, until the growth for
-    /// the request is within the tag's `max`. Returns whether the growth would exceed `max` even
-    /// so. Nothing goes back where it would not suffice: the blocks in use alone may be too many,
-    /// and a capture permits no wait.
+    /// Gives back free memory of the tag of the request's private pool, until the growth for the
+    /// request is within the tag's `max`. Returns whether the growth would exceed `max`
+    /// nevertheless. Gives nothing back if this would not be enough, because there are too many
+    /// blocks in use, or because a capture permits no wait.
     ///
     /// # Errors
     /// Those of the device.
@@ -433,9 +436,9 @@ impl<P: Platform> Holdings<'_, P> {
         if self.heaps.is_full_of_blocks(request, tag) { None } else { self.heaps.first_of_tag(tag, u64::MAX) }
     }
 
-    /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have
-    /// limits: the most above `low` by weight gives first, and none below `low`. Returns the number
-    /// of bytes.
+    /// If tags have limits, gives back free memory for `growth` bytes that the device or the limit
+    /// refuses. The tag that is furthest above its `low` by weight gives first, and none goes below
+    /// its `low`. Returns the number of bytes.
     ///
     /// # Errors
     /// Those of the device.
@@ -444,7 +447,7 @@ impl<P: Platform> Holdings<'_, P> {
             return Ok(0);
         }
         let wanted = self.ledger.wanted(self.driver, growth, self.paging.bytes().spare);
-        // The last of those that have nothing to give. Only lower shares come after.
+        // The last of those that have nothing to give. Only lower shares come after it.
         let (mut given, mut spent) = (0, None);
         let releases = self.settings.policy().releases_cache();
         let give_up = |unit| self.give_up(unit);
@@ -463,8 +466,8 @@ impl<P: Platform> Holdings<'_, P> {
         Ok(given)
     }
 
-    /// Returns the address of the first memory in the way of
-    /// [`give_by_shares`](Self::give_by_shares).
+    /// Returns the address of the first memory that [`give_by_shares`](Self::give_by_shares) would
+    /// give back.
     pub(in crate::arena) fn first_by_shares(&self) -> Option<DevicePtr> {
         let mut spent = None;
         while let Some((giver, _)) = self.heaps.next_giver(self.ledger.reserved(), spent) {
@@ -480,9 +483,9 @@ impl<P: Platform> Holdings<'_, P> {
         None
     }
 
-    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0
-    /// if another thread has taken memory of the unit since it was found, or the stream is
-    /// capturing. The caller keeps the pair of heaps in use, so that it stays.
+    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes,
+    /// which is 0 if another thread has taken memory of the unit since it was found, or if the
+    /// stream is capturing. The caller keeps the pair of heaps in use, so that it stays.
     pub(in crate::arena) fn give_up(&self, unit: Unit) -> Result<u64, Error> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);
