@@ -1,10 +1,9 @@
-//! Keeps the peaks of the statistics exact without a lock shared by all heaps.
+//! Keeps the peaks of the statistics exact without a lock that all heaps share.
 //!
-//! Each heap counts under the lock of the heap. A heap has a *lease* for every statistic: an amount
-//! up to which the heap may rise unnoticed. The leases of all heaps together never exceed the
-//! recorded peak. A heap rising above the threshold given by the lease *reconciles* the peaks: the
-//! heap takes lease from other heaps, and raises the peak only if all leases together are too
-//! small.
+//! Each heap counts under its own lock. For every statistic, a heap has a *lease*: an amount up to
+//! which it may rise unnoticed. The leases of all heaps together never exceed the recorded peak. A
+//! heap that rises above the threshold given by its lease *reconciles* the peaks: it takes lease
+//! from other heaps, and raises the peak only if all leases together are too small.
 
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::plans::Plans;
@@ -14,27 +13,27 @@ use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence, impl_empty};
 use crate::tables::OnceTable;
 
-/// Number of heaps to take lease from before all dirty heaps are visited.
+/// The number of heaps from which lease is taken before all dirty heaps are visited.
 const NEAR: usize = 4;
 
-/// Number of dirty heaps from which on they are made clean, once all of them had to be read.
+/// The number of dirty heaps above which they are made clean, once all of them had to be read.
 const MOST_DIRTY: u32 = 128;
 
 /// The peaks of one device.
 pub(crate) struct Peaks<R: Lock> {
     /// Locked while peaks are reconciled. Holds the slot of the last reconciliation.
     pub(super) turn: CachePadded<Ranked<R, u32>>,
-    /// Peaks and event counts.
+    /// The peaks and the event counts.
     pub device: CachePadded<DevicePeaks>,
-    /// The most bytes allocated and awake at one time; 0 until memory is parked, which begins the
-    /// count. Until then all allocated bytes are awake.
+    /// The most bytes that were allocated and awake at one time. 0 until memory is first parked,
+    /// which starts the count; before that, all allocated bytes are awake.
     pub most_awake: AtomicU64,
 }
 
 impl_empty! { [R: Lock] Peaks<R> { turn: CachePadded(Ranked::new(Rank::Peaks, 0)), device, most_awake } }
 
 impl<R: Lock> Peaks<R> {
-    /// Returns a copy. `last` is the slot for which peaks were reconciled last.
+    /// Returns a copy. `last` is the slot for which peaks were last reconciled.
     pub(super) fn copy(&self, last: u32) -> Self {
         Self {
             turn: CachePadded(Ranked::new(Rank::Peaks, last)),
@@ -52,13 +51,13 @@ pub(crate) struct Counters<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Counters<'a, P> {
-    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs
-    /// are included: their accumulated counts are still part of the sums.
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Includes
+    /// vacant pairs, because their counts are still part of the sums.
     pub(crate) fn all(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.heap_counters().chain(self.others())
     }
 
-    /// Iterates over the counters that have to be read for a sum: those of the dirty heaps, of the
+    /// Iterates over the counters that must be read for a sum: those of the dirty heaps, of the
     /// lanes and of the elastic ranges. The lock of the peaks is held.
     fn dirty(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.dirty_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
@@ -71,8 +70,8 @@ impl<'a, P: Platform> Counters<'a, P> {
 }
 
 impl<R: Lock> Peaks<R> {
-    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
-    /// caller has unlocked the heap.
+    /// Reconciles the peaks for a heap that rose above a threshold, or that has an ended stream.
+    /// The caller has unlocked the heap.
     pub(super) fn reconcile_slot<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, slot: &Slot<P>) {
         counters.heaps.queue_if_ended(slot);
         if slot.dirty.is_clean() {
@@ -81,22 +80,22 @@ impl<R: Lock> Peaks<R> {
         self.reconcile(counters, (slot.kind(), &slot.counters), Some(slot.number()));
     }
 
-    /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
-    /// for the counters of a lane.
+    /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, or
+    /// `None` if they are not those of a heap.
     pub(super) fn reconcile<P>(&self, counters: &Counters<'_, P>, rising: KindCounters<'_>, number: Option<u32>)
     where
         P: Platform<Lock = R>,
     {
-        // Do not wait for another thread: threads would queue up here. The thread that holds the
-        // lock reconciles for a call that overlaps this one, and the statistics allow one of two
-        // overlapping calls to be missing from a peak. Load before trying to lock: a failed
+        // Do not wait for another thread, because threads would queue up here. The thread that
+        // holds the lock reconciles for a call that overlaps this one, and the statistics allow a
+        // peak to miss one of two overlapping calls. Load before trying to lock, because a failed
         // compare-exchange would take the cache line away from the lock's owner.
         if self.turn.is_locked() {
             return;
         }
         let Some(mut reconciled) = self.turn.try_lock() else { return };
         // Try the heap that reconciled last and its successors first. That heap has just gained
-        // lease, and starting there takes from the heaps by turns.
+        // lease, and starting there takes lease from the heaps in turn.
         let last = *reconciled;
         let near = (last..)
             .take(NEAR)
@@ -110,13 +109,13 @@ impl<R: Lock> Peaks<R> {
         }
     }
 
-    /// Makes the dirty heaps clean, so no thread has to read them until they change again. Costs
-    /// each heap as much as becoming dirty.
+    /// Makes the dirty heaps clean, so that no thread must read them until they change again. This
+    /// costs each heap as much as becoming dirty.
     #[cold]
     fn mark_clean<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>) {
         let mut next = heaps.dirty.first();
-        // Bounded by the count of dirty heaps: a heap that another thread has made dirty again
-        // stands at the start of the list, from where the walk would go through the list once more.
+        // Bounded by the number of dirty heaps. A heap that another thread has made dirty again is
+        // at the start of the list, and from there the walk would go through the list once more.
         for _ in 0..heaps.dirty_count() {
             let Some(number) = next else { return };
             let slot = heaps.slot(number);
@@ -136,24 +135,24 @@ impl<R: Lock> Peaks<R> {
     /// reconciled.
     #[inline]
     pub(super) fn follow_pending(&self, counters: &HeapCounters) {
-        // Without the lock wherever the lease has room: every free of a block with user streams
-        // comes here, of all threads. The thread that changes leases passes a fence, too, once it
-        // holds the lock: either this thread sees the lock taken, or that thread sees the pending
-        // block.
+        // If the lease has room, this takes no lock, because every free of a block with user
+        // streams comes here, from all threads. A thread that changes leases also passes a fence
+        // once it holds the lock, so either this thread sees that the lock is taken, or the other
+        // thread sees the pending block.
         fence(Ordering::SeqCst);
         let is_locked = self.turn.is_locked();
-        // This thread may also see that the lock is free again. It must then see the leases that
-        // were set under the lock.
+        // This thread may also see that the lock has been released again. It must then see the
+        // leases that were set under the lock.
         fence(Ordering::Acquire);
         if is_locked || !counters.covers_pending() {
             self.locked(|_| counters.follow_pending());
         }
     }
 
-    /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are
-    /// allocated now. A reset of the peaks does not lower the number. Pending blocks do not count.
-    /// Neither do blocks in parked memory, of which `asleep` bytes are pages: of what was allocated
-    /// at one time since memory was parked first, only moments of these calls are known.
+    /// Returns the most bytes that were ever allocated at one time, or would be if `more` bytes are
+    /// allocated now. A reset of the peaks does not lower this number. Pending blocks do not count,
+    /// and neither do blocks in parked memory, of which `asleep` bytes are pages. Since memory was
+    /// first parked, the number allocated at one time is known only at the moments of these calls.
     pub(super) fn most_live_with<P>(&self, counters: &Counters<'_, P>, more: u64, asleep: impl FnOnce() -> u64) -> u64
     where
         P: Platform<Lock = R>,
@@ -174,7 +173,7 @@ impl<R: Lock> Peaks<R> {
         self.locked(|peaks| peaks.current(stat, counters.dirty()))
     }
 
-    /// Returns the highest value of a statistic so far, or the value with `more` added now.
+    /// Returns the highest value of a statistic so far, or its value with `more` added now.
     pub(super) fn most_with<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, stat: Stat, more: u64) -> u64 {
         self.device.most(stat).max(self.current(counters, stat) + more)
     }

@@ -1,7 +1,7 @@
-//! Routes of requests into private pools, and what a route tells about graph captures.
+//! Routes of requests into private pools, and what they show about graph captures.
 //!
-//! The registry's lock covers each change of the routes together with the flags that sum the routes
-//! up. The host is asked about a route with no lock held.
+//! The registry's lock covers each change of the routes, together with the flags that summarize
+//! them. The host is asked about a route with no lock held.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
@@ -31,7 +31,7 @@ impl<P: Platform> Heaps<P> {
     ) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
-        // Read before the change: the new route itself is a use of the pool.
+        // Read before the change, because the new route itself is a use of the pool.
         let was_released = registry.is_released(pool);
         if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
             return Err(Error::TableFull("routes"));
@@ -41,23 +41,23 @@ impl<P: Platform> Heaps<P> {
             registry.pools[pool as usize].captured = false;
             self.apply_use(&registry, pool);
         }
-        // Before the first request: what was allocated in the pool until now may be used by the
-        // graph as well.
+        // Before the first request, because the graph may also use what was allocated in the pool
+        // until now.
         if purpose == RoutePurpose::Capture {
             self.set_captured(&mut registry, pool);
         }
         sum_routes_up(&driver.flags, &registry);
         drop(registry);
         // Calls that looked at the flags before the change may still record events, which a capture
-        // forbids: wait for the end of those calls.
+        // forbids. Wait for these calls to end.
         if purpose != RoutePurpose::Requests {
             driver.wait_for_recordings();
         }
         Ok(())
     }
 
-    /// Ends the latest route of `purpose` into the pool named `id`, of those that select what
-    /// `only` does if it is given, and returns the route. The route's user remains until
+    /// Ends the latest route of `purpose` into the pool named `id`, and returns it. If `only` is
+    /// given, the route must also select what `only` selects. The route's user remains until
     /// [`end_use`](Self::end_use).
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl<P: Platform> Heaps<P> {
     /// Removes a user of the pool named `id`, and ends the captures into a pool without users.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`], also if the pool has no user.
+    /// [`Error::UnknownPool`], which is also returned if the pool has no user.
     pub(crate) fn end_use(&self, driver: &Driver<P::Device>, id: PoolId) -> Result<(), Error> {
         self.release_pool(id)?;
         sum_routes_up(&driver.flags, &self.registry.lock());
@@ -116,7 +116,8 @@ impl<P: Platform> Heaps<P> {
                     return Some(entry);
                 }
                 RouteDecision::AskHost(number) => {
-                    // Unlocked: the host may wait for another thread's request while it decides.
+                    // Unlocked, because the host may wait for another thread's request while it
+                    // decides.
                     drop(registry);
                     asked = Some((number, driver.device().leads(number, stream)));
                 }
@@ -124,9 +125,9 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
-    /// the request shows that the route is not for a capture. Notes that the pool of a captured
-    /// request has memory of a graph.
+    /// Clears the capture mark of an undeclared route if its request is on a stream that does not
+    /// capture, because this shows that the route is not for a capture. Notes that the pool of a
+    /// captured request has memory of a graph.
     pub(crate) fn learn_purpose(&self, driver: &Driver<P::Device>, request: &Request) {
         if request.capturing && request.pool != 0 {
             self.set_captured(&mut self.registry.lock(), request.pool);
@@ -143,8 +144,8 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-/// Sets the flags that sum the routes up. The registry is locked, so concurrent begins and ends
-/// leave the flags in agreement with the routes.
+/// Sets the flags that summarize the routes. The registry is locked, so the flags agree with the
+/// routes after concurrent starts and ends.
 fn sum_routes_up<S: Storage>(flags: &Flags, registry: &Registry<S>) {
     flags.set(flags::ROUTES, registry.routes_len > 0);
     flags.set(flags::CAPTURE, registry.is_capturing());

@@ -1,5 +1,5 @@
-//! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
-//! the heaps obey.
+//! The policy, configuration and memory limit of one device: how requests are rounded, and which
+//! rules the heaps obey.
 
 use crate::arena::flags;
 use crate::arena::policy::Rounding;
@@ -10,28 +10,28 @@ use crate::heap::suballoc::{buddy, slab};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, impl_empty};
 use spin::Once;
 
-/// The policy and the configuration of one device, and what rounding derives from both.
+/// The policy and the configuration of one device, and the values that rounding derives from both.
 pub(crate) struct Settings<R: Lock> {
-    /// The policy, which never changes after the start:
-    /// [`Allocator::configure`](crate::Allocator::configure) leaves the policy as it is.
+    /// The policy. It never changes after the start:
+    /// [`Allocator::configure`](crate::Allocator::configure) leaves it as it is.
     policy: Once<Policy>,
-    /// Sizes are multiples of a power of two bytes; this is one less: the bits that a size has
-    /// clear. A separate word, as the fast path reads it.
+    /// The unit of sizes minus one, where the unit is a power of two in bytes. These are the bits
+    /// that are clear in every size. A separate word, because the fast path reads it.
     below_unit: AtomicU64,
-    /// The largest size of the small pool, in bytes; 0 if there is none. A separate word, as the
-    /// fast path reads it.
+    /// The largest size of the small pool in bytes, or 0 if there is none. A separate word, because
+    /// the fast path reads it.
     small_max: AtomicU64,
     /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.
     rounding: AtomicU32,
-    /// Bytes that a block has beyond its request, before it is rounded (`canary`). Read while
+    /// The bytes that are added to a request before it is rounded (`canary`). Read while
     /// [`flags::ROUNDING`] is set.
     margin: AtomicU64,
-    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is
-    /// set.
+    /// The setting `roundup_power2_divisions`, one word for each interval. Read while
+    /// [`flags::ROUNDING`] is set.
     divisions: [AtomicU32; INTERVALS],
     /// The active configuration.
     pub config: Ranked<R, Config>,
-    /// Number of segments given back for one of another size, on a device that
+    /// The number of segments given back for one of another size, on a device that
     /// [pins](crate::Segments::pins).
     pub exchanges: AtomicU32,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
@@ -73,7 +73,7 @@ impl<R: Lock> Settings<R> {
         self.policy.get().copied().unwrap_or_default()
     }
 
-    /// Returns a copy of the settings, with `config` active, for another device.
+    /// Returns a copy of the settings for another device, with `config` active.
     pub(super) fn duplicate(&self, config: Config) -> Self {
         let copy = Self {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
@@ -91,8 +91,8 @@ impl<R: Lock> Settings<R> {
         self.config.lock().clone()
     }
 
-    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual
-    /// memory.
+    /// Returns whether pools with this kind of `memory` place blocks on pages, on a device with
+    /// virtual memory.
     pub(crate) fn uses_pages(&self, memory: PoolMemory) -> bool {
         self.policy().uses_pages(&self.config.lock(), memory)
     }
@@ -102,7 +102,7 @@ impl<R: Lock> Settings<R> {
     /// word of flags.
     #[inline(always)]
     pub(super) fn round(&self, word: flags::FlagWord, bytes: u64) -> u64 {
-        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with
+        // Nearly every configuration rounds only to the unit, so the fast path tests for this with
         // one bit.
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
@@ -116,16 +116,17 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Adds the margin, which only policies that round in this way have, and rounds up as
-    /// `roundup_power2_divisions` says. Out of line: few programs set either.
+    /// Adds the margin, which only policies use that round in this way, and rounds up according to
+    /// `roundup_power2_divisions`. Out of line, because few programs set either.
     #[inline(never)]
     fn divide(&self, bytes: u64) -> u64 {
         let bytes = bytes + self.margin.load(Ordering::Relaxed);
         divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 
-    /// Raises the budget of `compact` from `tight` to `wide`. Another budget is the program's
-    /// choice, and stays. Returns whether the configuration has changed, which the caller applies.
+    /// Raises the budget of `compact` from `tight` to `wide`. Any other budget was chosen by the
+    /// program, and stays. Returns whether the configuration has changed, which the caller must
+    /// apply.
     pub(in crate::arena) fn raise_budget(&self, tight: f64, wide: f64) -> bool {
         let mut config = self.config.lock();
         let is_tight = config.compact().is_some_and(|budget| (budget - tight).abs() < f64::EPSILON);
@@ -143,8 +144,8 @@ impl<R: Lock> Settings<R> {
         is_unset
     }
 
-    /// Writes what rounding derives from a configuration. Returns whether it rounds beyond the
-    /// unit.
+    /// Writes the values that rounding derives from a configuration. Returns whether anything but
+    /// rounding to the unit is needed.
     pub(super) fn set_rounding(&self, config: &Config) -> bool {
         let divisions = config.roundup_power2_divisions().intervals();
         for (word, &divisions) in self.divisions.iter().zip(divisions) {

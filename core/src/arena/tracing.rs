@@ -1,11 +1,11 @@
-//! Records events in the trace, with the call sites reported by the host.
+//! Records events in the trace, with the call sites that the host reports.
 //!
-//! Every heap has a buffer for its latest events, written under the heap's lock. A full buffer
-//! moves to the ring of the device. A *call site* is a number chosen by the host for a place in the
-//! program; 0 stands for an unknown place.
+//! Every heap has a buffer for its latest events, which is written under the heap's lock. A full
+//! buffer is moved to the ring of the device. A *call site* is a number that the host chooses for a
+//! place in the program, and 0 is an unknown place.
 //!
-//! The lock of the ring and the lock of the call sites are taken under a heap's lock. No other
-//! lock is taken under either.
+//! The lock of the ring and the lock of the call sites are taken under a heap's lock. No other lock
+//! is taken under either.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags;
@@ -23,20 +23,20 @@ use crate::trace::ring::{Record, What};
 use crate::trace::{Action, TraceEntry, TraceExtent};
 use crate::units::{DevicePtr, StreamId};
 
-/// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
+/// The number of events in the window that `tune:auto` searches with: 5 MiB of host memory.
 const WINDOW: usize = if cfg!(feature = "alloc") { 1 << 17 } else { 0 };
 
-/// What is remembered of a device beside its trace.
+/// The records of a device that are kept in addition to its trace.
 pub(crate) struct History<R: Lock> {
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
-    /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
+    /// Not 0 ⟺ each event is reported to the host as it happens. Implies the flag [`flags::TRACE`].
     reports: AtomicU32,
 }
 
 impl_empty! { [R: Lock] History<R> { sites, reports } }
 
-/// Writes events of one device to the trace. The heap of an event is locked by the caller.
+/// Writes events of one device to the trace. The caller has locked the heap of the event.
 pub(crate) struct Recorder<'a, P: Platform> {
     pub(super) driver: &'a Driver<P::Device>,
     pub(super) heaps: &'a Heaps<P>,
@@ -44,12 +44,12 @@ pub(crate) struct Recorder<'a, P: Platform> {
 }
 
 impl<P: Platform> Recorder<'_, P> {
-    /// Starts recording the latest `capacity` events, or stops recording for 0; with `tunes`, also
-    /// a window of them for searches. Drops earlier events and call sites. Returns false, and
-    /// records nothing, if there is no memory for the ring.
+    /// Starts recording the latest `capacity` events, or stops recording if it is 0. With `tunes`,
+    /// also records a window of events for searches. Drops earlier events and call sites. Returns
+    /// false, and records nothing, if there is no memory for the ring.
     pub(crate) fn start(&self, capacity: usize, tunes: bool) -> bool {
-        // Off while the ring is replaced. Events still in the buffers of heaps are older than the
-        // ticks passed here, and the new ring passes over events up to these ticks.
+        // Off while the ring is replaced. Events that are still in the buffers of heaps are older
+        // than the ticks passed here, and the new ring skips events up to these ticks.
         self.driver.flags.set(flags::TRACE, false);
         self.history.sites.clear();
         let started = self.heaps.trace.start(capacity, if tunes { WINDOW } else { 0 }, self.ticks());
@@ -57,29 +57,31 @@ impl<P: Platform> Recorder<'_, P> {
         started
     }
 
-    /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
+    /// Calls `visit` with every recorded event, oldest first. The ring is locked during these
+    /// calls.
     pub(crate) fn visit(&self, mut visit: impl FnMut(&TraceEntry)) {
         self.flush();
-        // The ring holds ticks, which cost less to read than the time. Converted only now.
+        // The ring contains ticks, which are cheaper to read than the time. They are converted only
+        // now.
         let time_us = |ticks| self.driver.device().time_us(ticks);
         self.heaps.trace.for_each(|entry| visit(&TraceEntry { time_us: time_us(entry.time_us), ..entry }));
     }
 
-    /// Returns how much of the history the trace has.
+    /// Returns how much of the history is in the trace.
     pub(crate) fn extent(&self) -> TraceExtent {
         self.flush();
         self.heaps.trace.extent()
     }
 
-    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each
-    /// heap.
+    /// Moves the events that heaps buffer into the ring, which does not have the latest events of
+    /// each heap before.
     fn flush(&self) {
         for slot in self.heaps.slot_numbers() {
             self.heaps.flush_trace(&mut self.heaps.lock(slot));
         }
     }
 
-    /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
+    /// Starts or stops reporting each event to the host. The ring keeps recording, if it has room.
     pub(crate) fn set_reports(&self, on: bool) {
         self.history.reports.store(u32::from(on), Ordering::Relaxed);
         self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
@@ -100,8 +102,8 @@ impl<P: Platform> Recorder<'_, P> {
     fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
         let is_private = heap.pool != 0;
         let record = Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() };
-        // Flushed as soon as the buffer is full, so `push` always finds room for one record. The
-        // ring's lock is then taken once in 32 records.
+        // The buffer is flushed as soon as it is full, so `push` always finds room for one record,
+        // and the ring's lock is taken only once in 32 records.
         if self.reports() {
             self.report(heap, &record);
         }
@@ -111,13 +113,13 @@ impl<P: Platform> Recorder<'_, P> {
         }
     }
 
-    /// Returns whether the host is told of each event.
+    /// Returns whether each event is reported to the host.
     #[inline(always)]
     fn reports(&self) -> bool {
         self.history.reports.load(Ordering::Relaxed) != 0
     }
 
-    /// Tells the host of the events of a record, under the heap's lock, so the events of a
+    /// Reports the events of a record to the host, under the heap's lock, so that the events of a
     /// block arrive in their order.
     #[cold]
     fn report(&self, heap: &Heap<P::Storage>, record: &Record) {
@@ -127,7 +129,7 @@ impl<P: Platform> Recorder<'_, P> {
         }
     }
 
-    /// Records the allocation of the block at `ptr`. `bytes` is the size requested.
+    /// Records the allocation of the block at `ptr`. `bytes` is the requested size.
     #[inline(always)]
     pub(crate) fn alloc(&self, heap: &mut Heap<P::Storage>, site: u32, ptr: DevicePtr, bytes: u64) {
         if site != 0 {
@@ -146,16 +148,17 @@ impl<P: Platform> Recorder<'_, P> {
         self.push(heap, What::FreedAtOnce, site, addr, heap.blocks[block].requested, heap.stream);
     }
 
-    /// Records the request to free a block. If `site` is 0 the event gets the site of the
+    /// Records the request to free a block. If `site` is 0, the event gets the site of the
     /// allocation.
     pub(crate) fn free_requested(&self, heap: &mut Heap<P::Storage>, block: u32, site: u32) {
         let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
-        // The block's site stays known until the block is free: a pending block keeps its site.
+        // The block's site stays known until the block is free, because a pending block keeps its
+        // site.
         let site = if site == 0 { self.history.sites.block(addr) } else { site };
         self.push(heap, What::One(Action::FreeRequested), site, addr, bytes, heap.stream);
     }
 
-    /// Records the end of a pending block, now free, and forgets the block's call site.
+    /// Records that a pending block is now free, and forgets its call site.
     pub(crate) fn free_completed(&self, heap: &mut Heap<P::Storage>, block: u32) {
         let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
         let site = self.history.sites.take_block(addr);
@@ -174,7 +177,7 @@ impl<P: Platform> Recorder<'_, P> {
         self.push(heap, What::One(action), site, base, bytes, heap.stream);
     }
 
-    /// Records a change of the settings. `bytes` as the action says.
+    /// Records a change of the settings. The meaning of `bytes` depends on the action.
     pub(crate) fn settings(&self, action: Action, bytes: u64) {
         let (addr, stream) = (DevicePtr::NULL, StreamId::DEFAULT);
         let what = What::One(action);
@@ -187,8 +190,8 @@ impl<P: Platform> Recorder<'_, P> {
         self.heaps.trace.add(record);
     }
 
-    /// Records the failure of a request for lack of memory. The event's address is the number of
-    /// bytes free on the device, as in `PyTorch`'s traces.
+    /// Records that a request failed because there was no memory. The event's address is the number
+    /// of bytes free on the device, as in `PyTorch`'s traces.
     pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
         let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));
         self.push(heap, What::One(Action::OutOfMemory), request.site, addr, request.size, request.stream);

@@ -1,5 +1,5 @@
-//! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in
-//! force at a safe moment. `give/old_form.rs` gives memory of the old form back.
+//! Settings that adjust themselves (`tune:auto`): the window of the latest requests, and the
+//! activation of settings at a safe moment. `give/old_form.rs` gives back memory of the old form.
 //!
 //! The search itself is no part of the core: a host reads the window, searches with it on any
 //! thread and without a lock, and passes settings back.
@@ -18,46 +18,46 @@ pub enum TuneStage {
     /// The setting is off, or the device cannot be tuned.
     #[default]
     Off,
-    /// Requests are recorded, with the settings of the program or with those found before.
+    /// Requests are recorded, with the program's settings or with those found earlier.
     Recording,
     /// A search is running.
     Searching,
-    /// Other settings are active, and are being measured.
+    /// Other settings are active, and their effect is being measured.
     Trial,
 }
 
-/// What `tune:auto` has done on a device. Bytes are of the default pool.
+/// A report on what `tune:auto` has done on a device. Bytes are those of the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TuneReport {
     /// The present stage.
     pub stage: TuneStage,
-    /// Whether the active settings are other than the program's.
+    /// Whether the active settings differ from the program's.
     pub is_tuned: bool,
-    /// Windows read, for searches and for trials.
+    /// The number of windows read, for searches and for trials.
     pub windows: u64,
-    /// Ended searches.
+    /// The number of searches that have ended.
     pub searches: u64,
-    /// Configurations run on a window.
+    /// The number of configurations run on a window.
     pub candidates: u64,
-    /// Searches without settings that are better in the part of the window held back.
+    /// The number of searches that found no better settings for the part of the window held back.
     pub without_gain: u64,
-    /// Activations of other settings.
+    /// The number of activations of other settings.
     pub switches: u64,
-    /// Trials with the predicted peak.
+    /// The number of trials that met the predicted peak.
     pub held: u64,
-    /// Settings taken back.
+    /// The number of settings taken back.
     pub taken_back: u64,
-    /// Time of all searches, in microseconds.
+    /// The time of all searches, in microseconds.
     pub search_us: u64,
-    /// Peak of reserved memory in the window of the latest switch, in bytes.
+    /// The peak of reserved memory in the window of the latest switch, in bytes.
     pub before_bytes: u64,
     /// The peak predicted for this window with the new settings, in bytes.
     pub predicted_bytes: u64,
-    /// Peak of reserved memory in the window of the latest ended trial, in bytes.
+    /// The peak of reserved memory in the window of the latest trial that has ended, in bytes.
     pub after_bytes: u64,
-    /// Bytes of idle memory given back after switches.
+    /// The bytes of idle memory given back after switches.
     pub given_back_bytes: u64,
-    /// Bytes of segments that go back once the device has finished with them. They serve no
+    /// The bytes of segments that go back once the device has finished with them. They serve no
     /// request, and are in no other sum.
     pub retired_bytes: u64,
 }
@@ -82,14 +82,14 @@ impl_empty! {
     }
 }
 
-/// What `tune:auto` keeps for a device.
+/// The state of `tune:auto` for a device.
 #[derive(Clone)]
 pub(crate) struct TuningState {
     /// The program's own configuration, while other settings are active.
     pub own: Option<Config>,
-    /// Counts the program's changes of the configuration.
+    /// The number of times that the program has changed the configuration.
     pub serial: u64,
-    /// Memory of the old form may be left.
+    /// Whether memory of the old form may be left.
     pub has_leftovers: bool,
     /// The figures.
     pub report: TuneReport,
@@ -98,13 +98,13 @@ pub(crate) struct TuningState {
 impl_empty! { TuningState { own, serial, has_leftovers, report } }
 
 impl<P: Platform> Recorder<'_, P> {
-    /// Begins or ends the recording of the window, as the configuration says.
+    /// Starts or stops the recording of the window, according to the configuration.
     pub(super) fn follow_tuning(&self, settings: &Settings<P::Lock>, tuning: &Ranked<P::Lock, TuningState>) {
-        // Without a heap there is no window.
+        // Without an allocator on the host there is no window.
         let wanted = cfg!(feature = "alloc") && settings.config.lock().tunes();
         let [capacity, window] = self.heaps.trace.room();
         if wanted != (window > 0) {
-            // Without memory for the window nothing is recorded, and nothing is tuned.
+            // If there is no memory for the window, nothing is recorded and nothing is tuned.
             let _recorded = self.start(capacity, wanted);
         }
         let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
@@ -120,7 +120,7 @@ impl<R: Lock> Settings<R> {
         own.unwrap_or_else(|| present.clone())
     }
 
-    /// Replaces the program's own configuration, for the caller to apply. Settings found by a
+    /// Replaces the program's own configuration, which the caller must apply. Settings found by a
     /// search are dropped.
     pub(crate) fn replace(&self, config: &Config, tuning: &Ranked<R, TuningState>) {
         let mut present = self.config.lock();
@@ -131,8 +131,9 @@ impl<R: Lock> Settings<R> {
         state.report.is_tuned = false;
     }
 
-    /// Takes settings of placement, for the caller to apply, unless a graph is being captured or
-    /// the program has changed the configuration since `serial`. Returns whether they were taken.
+    /// Takes over settings of placement, which the caller must apply, unless a graph is being
+    /// captured or the program has changed the configuration since `serial`. Returns whether they
+    /// were taken over.
     pub(crate) fn take_placement(
         &self,
         flags: &Flags,
@@ -155,8 +156,8 @@ impl<R: Lock> Settings<R> {
         true
     }
 
-    /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
-    /// cached, and no graph is being captured.
+    /// Returns whether settings can adjust themselves now: the setting is on, memory is cached, and
+    /// no graph is being captured.
     pub(crate) fn may_tune(&self, flags: &Flags) -> bool {
         self.policy() == Policy::Caching
             && !flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
