@@ -1,50 +1,52 @@
-//! Checks every invariant of a device when an operation of the allocator begins and when it ends:
+//! Checks every invariant of a device when an operation of the allocator starts and when it ends,
 //! under the feature `paranoid`.
 //!
-//! All invariants hold between operations. While several operations run at once, only the
-//! invariants of a lane, and of a heap of which no part is held for a mapping or a release, hold
-//! under their locks. The check is then limited to them.
+//! All invariants hold between operations. While several operations run at once, only two kinds of
+//! invariants hold under their locks: those of a lane, and those of a heap without a part that is
+//! held for a mapping or a release. The check is then limited to them.
 
 use crate::arena::Arena;
 use crate::arena::platform::Platform;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::units::DeviceIndex;
 
-/// How many blocks each beginning and each end of an operation pays for. A check that visited more
-/// delays the next one until as many are paid for. So every operation is checked on a device with
-/// few blocks, and about every tenth check takes place on one with 640. Without this the cost of an
+/// The number of blocks that each start and each end of an operation pays for. A check that visits
+/// more blocks delays the next one until as many are paid for. So on a device with few blocks every
+/// operation is checked, and on one with 640 about every tenth. Without this, the cost of an
 /// operation would grow with the number of blocks.
 const VISITS_PAID: u64 = 64;
 
-/// The count of running operations while every invariant of the device is checked: none may begin.
+/// The count of running operations while every invariant of the device is checked. No operation may
+/// start then.
 const EXCLUSIVE: u32 = u32::MAX;
 
-/// When a device is checked next, and how thoroughly.
+/// The schedule of a device's checks: when the next one is due, and how thorough it is.
 pub(crate) struct Schedule {
     /// The number of running operations, or [`EXCLUSIVE`].
     running: AtomicU32,
-    /// Visits of the last check that no operation has paid for.
+    /// The visits of the last check that no operation has paid for yet.
     unpaid: AtomicU64,
 }
 
 impl_empty! { Schedule { running, unpaid } }
 
 impl Schedule {
-    /// Returns the schedule of a copy of the device, made by a running operation. An operation
-    /// beside it never ends in the copy, which then keeps only the invariants that hold while
-    /// operations run.
+    /// Returns the schedule for a copy of the device that is made by a running operation. Other
+    /// operations that run at that moment never end in the copy, so the copy keeps only the
+    /// invariants that hold while operations run.
     pub(super) fn of_copy(&self) -> Self {
         let others = self.running.load(Ordering::Relaxed).saturating_sub(1);
         Self { running: AtomicU32::new(others), unpaid: AtomicU64::new(0) }
     }
 
-    /// Pays for [`VISITS_PAID`] blocks. True if the last check is paid for.
+    /// Pays for [`VISITS_PAID`] blocks. Returns true if the last check is paid for.
     fn pay(&self) -> bool {
         let pay = |unpaid: u64| unpaid.checked_sub(VISITS_PAID);
         self.unpaid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_err()
     }
 
-    /// Keeps operations from beginning until the returned value is dropped. `None` if one runs.
+    /// Keeps operations from starting until the returned value is dropped. Returns `None` if one is
+    /// running.
     fn try_exclusive(&self) -> Option<Exclusive<'_>> {
         let taken = self.running.compare_exchange(0, EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Exclusive(self))
@@ -63,7 +65,7 @@ impl Schedule {
     }
 }
 
-/// Keeps the device free of operations until the drop.
+/// Keeps the device free of operations until it is dropped.
 struct Exclusive<'a>(&'a Schedule);
 
 impl Drop for Exclusive<'_> {
@@ -72,14 +74,15 @@ impl Drop for Exclusive<'_> {
     }
 }
 
-/// An operation. The creation and the drop of the value check the devices of the operation.
+/// An operation. The devices of the operation are checked when the value is created and when it is
+/// dropped.
 pub(crate) struct Checked<'a, P: Platform> {
     operation: &'static str,
     arenas: &'a [Arena<P>],
 }
 
 impl<'a, P: Platform> Checked<'a, P> {
-    /// Begins an operation on the device of `arenas` that `device` names, or on all.
+    /// Starts an operation on the device of `arenas` that `device` names, or on all of them.
     ///
     /// # Panics
     /// If an invariant does not hold.

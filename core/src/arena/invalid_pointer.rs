@@ -1,6 +1,7 @@
-//! Tells why an address is refused: freed before, inside a block, or no address of the allocator.
+//! Finds out why an address is refused: it was freed before, is inside a block, or does not belong
+//! to the allocator.
 //!
-//! Runs only after a lookup has failed, so no successful call pays for the answer.
+//! This runs only after a lookup has failed, so no successful call pays for it.
 
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
@@ -15,8 +16,8 @@ pub(crate) fn not_in_heap<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> Error {
     Error::InvalidPointer { ptr, fault: fault_in(heap, ptr) }
 }
 
-/// Returns what is wrong with `ptr` by the entries of `heap` alone. The address may belong to
-/// another heap.
+/// Returns what is wrong with `ptr` according to the entries of `heap` alone. The address may
+/// belong to another heap.
 fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
     let Some(block) = heap.containing(ptr) else {
         // Free sub-blocks have no entry, so the segment decides.
@@ -26,7 +27,7 @@ fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
     match state {
         State::Allocated => PointerFault::Interior { block: DevicePtr(addr), requested },
         State::Pending => PointerFault::Pending,
-        // Detached blocks are free memory in motion: about to be mapped, unmapped or released.
+        // Detached blocks are free memory that is about to be mapped, unmapped or released.
         State::Free | State::Unmapped | State::Detached | State::Mapping | State::Stale | State::Lost => {
             PointerFault::Free
         }

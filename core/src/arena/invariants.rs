@@ -10,16 +10,16 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 
 impl<P: Platform> Arena<P> {
-    /// Checks every invariant of the device, and returns how many blocks were visited. While other
-    /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock
-    /// of one heap or one lane are checked.
+    /// Checks every invariant of the device, and returns how many blocks were visited.
+    /// `is_exclusive` is false while other operations run. Then only the invariants that hold under
+    /// the lock of one heap or one lane are checked.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.
     pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
         self.plans.check()?;
         self.heaps.registry.lock().check()?;
-        // Each block of a lane is compared with all others of the lane.
+        // Each block of a lane is compared with all other blocks of the lane.
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =
             self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
@@ -57,10 +57,11 @@ impl<P: Platform> Arena<P> {
 }
 
 impl<R: Lock> Peaks<R> {
-    /// Checks that each heap is clean or in the list of the dirty ones, and the sums of the leases.
+    /// Checks that each heap is either clean or in the list of dirty heaps, and checks the sums of
+    /// the leases.
     ///
-    /// A call that only reads makes a heap dirty, too, and counts as no operation: the heap's lock
-    /// keeps the heap as it is.
+    /// A call that only reads makes a heap dirty, too, and does not count as an operation. The
+    /// heap's lock keeps the heap as it is.
     fn check_leases<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>) -> Result<(), &'static str> {
         for slot in counters.heaps.slot_numbers().map(|number| counters.heaps.slot(number)) {
             let heap = slot.heap.lock();
@@ -80,8 +81,8 @@ impl<R: Lock> Peaks<R> {
     }
 }
 
-/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the
-/// device without the lock.
+/// Returns whether an operation holds blocks of the heap for a mapping or a release, while it calls
+/// the device without the lock.
 fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
     let held = |block: &BlockEntry| matches!(block.state, State::Detached | State::Mapping);
     heap.segments().any(|(_, segment)| heap.tiles(segment).any(|(_, block)| held(block)))

@@ -1,12 +1,12 @@
-//! Operations of the allocator in a build without the feature `paranoid`: nothing is checked when
-//! they begin or end.
+//! Operations of the allocator in a build without the feature `paranoid`. Nothing is checked when
+//! they start or end.
 
 use crate::arena::Arena;
 use crate::arena::platform::Platform;
 use crate::units::DeviceIndex;
 use core::marker::PhantomData;
 
-/// An operation, of which nothing is noted.
+/// An operation. Nothing is noted about it.
 pub(crate) struct Checked<'a, P: Platform>(PhantomData<&'a Arena<P>>);
 
 impl<'a, P: Platform> Checked<'a, P> {

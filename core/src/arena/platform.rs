@@ -1,4 +1,4 @@
-//! What an allocator is built on.
+//! The types that an allocator is built on.
 
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
@@ -6,18 +6,18 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use core::marker::PhantomData;
 
-/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One
-/// parameter for all code of the arena.
+/// The types that an allocator is built on: the devices, the lock of a heap, and the tables.
+/// Together they are one parameter for all code of the arena.
 pub(crate) trait Platform: Copy + 'static {
     /// The devices.
     type Device: DeviceMemory;
     /// The lock of a heap.
     type Lock: Lock;
-    /// Where the tables live.
+    /// The kind of tables.
     type Storage: Storage;
 }
 
-/// The platform of devices `D`, locks `R` and tables `S`. A type and no value.
+/// The platform of devices `D`, locks `R` and tables `S`. It is only a type, and has no values.
 pub(crate) type Built<D, R, S> = PhantomData<fn() -> (D, R, S)>;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Platform for Built<D, R, S> {

@@ -1,5 +1,5 @@
-//! Differences between the policies: rounding of requests, choice of heap, size of segments, and
-//! the sub-allocator that divides segments.
+//! The differences between the policies: rounding of requests, choice of heap, size of segments,
+//! and the sub-allocator that divides segments.
 
 use crate::config::rounding::{
     EXACT_STEP, OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up,
@@ -10,8 +10,8 @@ use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 
-/// A rule for sizes that are not rounded to a unit. A separate word for the fast path, which does
-/// not look at the policy.
+/// A rule for sizes that are not rounded to a unit. It is a separate word for the fast path, which
+/// does not look at the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Rounding {
@@ -19,7 +19,7 @@ pub(super) enum Rounding {
     Divided,
     /// By the orders of the buddy policy.
     Buddy,
-    /// By the classes of the slab policy; sizes above the largest are rounded to the unit.
+    /// By the classes of the slab policy. Sizes above the largest class are rounded to the unit.
     Slab,
 }
 
@@ -38,7 +38,7 @@ impl Policy {
         }
     }
 
-    /// Returns how requests are rounded where they are not rounded to the [`unit`](Self::unit).
+    /// Returns how requests are rounded if they are not rounded to the [`unit`](Self::unit).
     pub(super) fn rounding(self) -> Rounding {
         match self {
             Self::Buddy(_) => Rounding::Buddy,
@@ -62,31 +62,31 @@ impl Policy {
         self.traits().suballocated == Some(kind)
     }
 
-    /// Returns where the new memory of heaps of `kind` comes from, in pools with such `memory`.
-    /// `virtual_memory` tells whether the device has any.
+    /// Returns where new memory comes from for heaps of `kind`, in pools with this kind of
+    /// `memory`. `virtual_memory` is true if the device has any.
     pub(crate) fn source(self, kind: PoolKind, config: &Config, virtual_memory: bool, memory: PoolMemory) -> Source {
         match (self, memory) {
             (_, PoolMemory::Supplied) => Source::Host,
             _ if !virtual_memory => Source::Device,
-            // Of the others, only pages can be parked, where the policy knows how to place blocks
-            // on pages.
+            // Of the other pools, only those on pages can be parked, if the policy knows how to
+            // place blocks on pages.
             (Self::Stitched(_), _) | (Self::Caching, PoolMemory::Parkable) => Source::Pages,
             _ if config.expandable_segments() && !self.suballocates(kind) => Source::Pages,
             _ => Source::Device,
         }
     }
 
-    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual
-    /// memory. Only pages can be parked.
+    /// Returns whether pools with this kind of `memory` place blocks on pages, on a device with
+    /// virtual memory. Only pages can be parked.
     pub(crate) fn uses_pages(self, config: &Config, memory: PoolMemory) -> bool {
         let kinds: &[PoolKind] =
             if self.small_max() > 0 { &[PoolKind::Small, PoolKind::Large] } else { &[PoolKind::Large] };
         let mut sources = kinds.iter().map(|&kind| self.source(kind, config, true, memory));
-        // Direct mode allocates each block by itself, whatever the source.
+        // Direct mode allocates each block separately, whatever the source.
         self.traits().caches && sources.any(Source::maps_pages)
     }
 
-    /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
+    /// Returns whether the build supports the policy. Sub-allocators need the feature `alloc`.
     pub(crate) fn is_available(self) -> bool {
         cfg!(feature = "alloc") || self.traits().suballocated.is_none()
     }
@@ -102,7 +102,7 @@ impl Policy {
     pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
         match self {
             // Slabs serve the small sizes from small heaps. A size above the slabs' largest goes to
-            // the large heap, whose segments it shares with large blocks.
+            // the large heap, and shares its segments with large blocks.
             Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
             _ => segment_size(size, config),
         }
@@ -130,14 +130,15 @@ impl Policy {
     }
 
     /// Returns the next segment size to try after the device refused `bytes`, for a request that
-    /// needs `needed` bytes. Returns `None` if the policy has one size only, or if no smaller size
-    /// suffices.
+    /// needs `needed` bytes. Returns `None` if the policy has only one size, or if no smaller size
+    /// is enough.
     ///
     /// Best fit with coalescing tries nine tenths (`kBackpedalFactor`, TensorFlow 2.16) and finally
-    /// `needed`, a size TensorFlow omits. Buddy and size classes try half.
+    /// `needed`, a size that TensorFlow omits. Buddy and size classes try half.
     pub(crate) fn smaller_segment(self, bytes: u64, needed: u64) -> Option<u64> {
         let smaller = match self {
-            // Rounding up could return `bytes` again: the cap is one grain below `bytes`.
+            // Rounding up could return `bytes` again, so the result is capped at one grain below
+            // `bytes`.
             Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
             Self::Buddy(_) => bytes / 2,
             Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
@@ -151,7 +152,7 @@ impl Policy {
 
 /// Returns the size in bytes of the segment to allocate from the device for a block of `size`
 /// bytes, as rounded by [`round_size`](crate::config::rounding::round_size), if no cached block can
-/// serve the request. At least `size`.
+/// serve the request. It is at least `size`.
 #[inline]
 #[must_use]
 pub const fn segment_size(size: u64, config: &Config) -> u64 {

@@ -26,7 +26,7 @@ const ALL: &str = "garbage_collection_threshold:0.2,compact:0,reclaim:auto,tune:
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
-/// An allocator with a limit of 1000 MiB, of which events are traced.
+/// Returns an allocator with a limit of 1000 MiB. Its events are traced.
 fn allocator(config: &str) -> Simulated {
     let allocator = Simulated::new([SimulatedDevice::new(1 << 40)], &Config::parse(config).unwrap()).unwrap();
     allocator.settings(DEVICE).unwrap().set_limit(Some(1000 * MIB));
@@ -42,14 +42,14 @@ fn forecast(allocator: &Simulated, mib: u64) -> Forecast {
     allocator.forecast(DEVICE).unwrap().malloc(mib * MIB, STREAM).unwrap()
 }
 
-/// Allocates blocks of so many MiB, all live together, and frees them.
+/// Allocates blocks of these sizes in MiB, all live together, and frees them.
 fn cache(allocator: &Simulated, mib: &[u64]) -> Vec<DevicePtr> {
     let blocks: Vec<_> = mib.iter().map(|&mib| malloc(allocator, mib)).collect();
     blocks.iter().for_each(|&block| allocator.free(block).unwrap());
     blocks
 }
 
-/// Caches an old segment of 60 MiB, and two young segments of 100 MiB. Returns the old segment.
+/// Caches an old segment of 60 MiB and two young segments of 100 MiB. Returns the old segment.
 fn cache_old_and_young(allocator: &Simulated) -> DevicePtr {
     let [old, young, other] = [60, 100, 100].map(|mib| malloc(allocator, mib));
     allocator.free(old).unwrap();
@@ -70,7 +70,7 @@ fn quiesce(allocator: &Simulated) {
     allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
 }
 
-/// The sizes of the released large segments, in MiB and in order.
+/// Returns the sizes of the released large segments, in MiB and in order.
 fn released(allocator: &Simulated) -> Vec<u64> {
     let mut released = Vec::new();
     let visit = |entry: &TraceEntry| {
@@ -100,8 +100,8 @@ fn change(allocator: &Simulated, config: &str) {
     assert!(tuning.put_in_force(&Config::parse(config).unwrap(), serial, 0).unwrap());
 }
 
-/// Returns the MiB held of two free segments of 40 and 60 MiB after a trim to the bytes held, and
-/// after one to a byte less.
+/// Returns the MiB held by two free segments of 40 and 60 MiB after a trim to the bytes held, and
+/// after a trim to one byte less.
 fn held_after_trims(config: &str) -> [u64; 2] {
     let allocator = allocator(config);
     cache(&allocator, &[40, 60]);
@@ -272,7 +272,8 @@ fn retired_segments_count_as_held_and_go_back_with_the_whole_cache_alone() {
     cache(&allocator, &[180]);
     change(&allocator, ALL);
     let young = cache(&allocator, &[50]);
-    // 50 MiB are cached. With those that wait for the device, more than the threshold is held.
+    // 50 MiB are cached. Together with the segments that wait for the device, more than the
+    // threshold is held.
     assert_eq!(forecast(&allocator, 70), Forecast::Release(young[0]));
     malloc(&allocator, 70);
     pass(&allocator, 100);
@@ -309,7 +310,7 @@ fn pages_of_a_heap_asleep_stay_for_the_call_that_parks_or_wakes_it() {
 #[test]
 fn a_unit_is_not_cut_out_of_a_block_where_the_table_has_one_entry_left() {
     type Small = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Fixed<1, 4, 16, 1024>>;
-    // In a static: the tables are too much for the stack.
+    // In a static, because the tables are too large for the stack.
     static ALLOCATOR: Small = Small::empty();
     let config = Config::parse("expandable_segments:True").unwrap();
     ALLOCATOR.start([SimulatedDevice::new(1 << 40)], &config).unwrap();

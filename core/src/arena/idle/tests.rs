@@ -18,7 +18,7 @@ const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(1);
 const OTHER: StreamId = StreamId(2);
 
-/// Enough time for all that is worth it.
+/// Enough time for everything that is worthwhile.
 const ALL_US: u64 = 1_000_000;
 
 /// The two kinds of units.
@@ -30,7 +30,7 @@ fn over(device: SimulatedDevice, config: &str) -> Simulated {
     Simulated::new([device], &Config::parse(config).unwrap()).unwrap()
 }
 
-/// An allocator whose device finishes all work at once.
+/// Returns an allocator on a device that finishes all work at once.
 fn allocator(config: &str) -> Simulated {
     over(SimulatedDevice::new(1 << 40).with_work_done_at_once(), config)
 }
@@ -39,13 +39,13 @@ fn malloc(allocator: &Simulated, mib: u64) -> DevicePtr {
     allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap()
 }
 
-/// Allocates blocks of so many MiB, all live at one time, and frees them.
+/// Allocates blocks of these sizes in MiB, all live at one time, and frees them.
 fn cache(allocator: &Simulated, mib: &[u64]) {
     let blocks: Vec<_> = mib.iter().map(|&mib| malloc(allocator, mib)).collect();
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
 }
 
-/// Lets `ms` milliseconds pass, with a call of `maintain` every `step` of them.
+/// Lets `ms` milliseconds pass, and calls `maintain` every `step` milliseconds.
 fn pass(allocator: &Simulated, ms: u64, step: u64) {
     for _ in 0..ms / step {
         allocator.device(DEVICE).unwrap().pause(step * 1000);
@@ -177,7 +177,7 @@ fn nothing_of_a_graph_goes_back_and_nothing_at_all_during_a_capture() {
         allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         pass(&allocator, 60_000, 50);
         assert_eq!(reserved(&allocator), 60, "{config}: the graph uses its pool");
-        // A stream captures a graph, and no `begin_capture` has told the allocator.
+        // A stream captures a graph, and no `begin_capture` has announced this to the allocator.
         cache(&allocator, &[200]);
         device.set_capturing(STREAM, true);
         pass(&allocator, 60_000, 50);
@@ -242,7 +242,7 @@ fn giving_back_and_obtaining_again_stay_within_the_budget_whatever_the_program_d
         let sizes: Vec<u64> = (0..40).map(|at| 20 + 4 * at).collect();
         cache(&allocator, &sizes);
         let before = device.driver_ns();
-        // Pauses that grow, so that each is longer than all before it.
+        // Pauses that grow, so that each is longer than all earlier ones.
         let mut ms = 500;
         let mut passed = 0;
         while ms < 60_000 {
@@ -254,7 +254,7 @@ fn giving_back_and_obtaining_again_stay_within_the_budget_whatever_the_program_d
         let share = ns as f64 / (passed as f64 * 1e6);
         let stats = stats(&allocator);
         assert!(stats.given_back > 0 && stats.obtained_again > 0, "{config}: {stats:?}");
-        // The last units, obtained in the last step, were paid before.
+        // The last units, which were obtained in the last step, had already been paid for.
         assert!(share < 0.011, "{config}: {share}, {stats:?}");
     }
 }
@@ -266,7 +266,7 @@ fn memory_obtained_again_too_early_makes_decisions_more_cautious() {
     let mut last = 0;
     let mut caution = 0;
     for _ in 0..30 {
-        // The worst moment: just after memory went back.
+        // The worst moment is just after memory went back.
         while stats(&allocator).given_back == last {
             pass(&allocator, 10, 10);
         }
@@ -327,7 +327,8 @@ fn a_call_takes_about_its_time_and_tells_that_something_is_left() {
     }
 }
 
-/// A round at the present, with so many bytes above those ever held and so many nanoseconds.
+/// A round that starts now, with this many bytes above the most ever held, and this many
+/// nanoseconds.
 fn round(allocator: &Simulated, excess: u64, ns: u64) -> Round {
     Round {
         now: now(allocator),
@@ -351,7 +352,7 @@ fn give(allocator: &Simulated, round: &Round) -> Result<bool, crate::error::Erro
     given
 }
 
-/// Makes what is free in the large heap idle and quiet.
+/// Makes the free memory of the large heap idle and quiet.
 fn quiesce(allocator: &Simulated) {
     pass(allocator, 150, 50);
     let arena = allocator.arena(DEVICE).unwrap();
@@ -360,7 +361,7 @@ fn quiesce(allocator: &Simulated) {
     allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
 }
 
-/// Caches blocks, which are idle and quiet afterwards.
+/// Caches blocks, which are then idle and quiet.
 fn cache_quiet(allocator: &Simulated, mib: &[u64]) {
     cache(allocator, mib);
     quiesce(allocator);
@@ -379,7 +380,7 @@ fn with_caution_memory_goes_back_after_twice_the_time() {
         let allocator = allocator(KINDS[0]);
         {
             let mut idle = allocator.arena(DEVICE).unwrap().idle.lock();
-            // Of a class without another unit.
+            // In a class without any other unit.
             idle.predictor.give_back(MIB, 32 * caution, 0, now(&allocator), 1000);
             for _ in 0..32 * caution {
                 idle.predictor.obtain(MIB, now(&allocator));

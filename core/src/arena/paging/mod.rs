@@ -10,7 +10,7 @@
 //!                             addresses.rs                           addresses reserved and released
 //!                             virtual_calls.rs                       the calls of the device, counted
 //!                             release.rs                             free pages of heaps unmapped
-//!                             departures.rs · retired.rs             fences behind what was given up · retired segments
+//!                             departures.rs · retired.rs             fences after memory given up · retired segments
 //! ```
 //!
 //! The pages and the ranges are private to this folder. Other modules ask [`Paging`] for sums.

@@ -1,4 +1,4 @@
-//! The registry against sets, and what of it programs see.
+//! The registry compared with plain sets, and what programs see of it.
 
 use crate::allocator::Allocator;
 use crate::arena::heaps::Heaps;
@@ -37,7 +37,7 @@ fn cache<S: Storage>(allocator: &In<S>, bytes: u64, stream: StreamId) {
     allocator.free(block).unwrap();
 }
 
-/// Asks for too much: the allocator knows the memory of the device then.
+/// Requests too much, after which the allocator knows the memory of the device.
 fn refuse<S: Storage>(allocator: &In<S>) {
     assert!(allocator.malloc(DEVICE, 1 << 40, StreamId(99)).is_err());
 }
@@ -83,7 +83,7 @@ fn a_sweep_is_due_each_time_the_pairs_have_grown_by_half() {
         registry.add_pair(StreamId(stream), 0);
     }
     assert_eq!(due, [64, 96, 144, 216, 324]);
-    // Few are left after the sweep: the next one is due as the first was.
+    // Few pairs are left after the sweep, so the next one is due when the first was.
     for stream in 0..390 {
         let (_, pair) = registry.next_pair_of(0, StreamId(stream)).unwrap();
         registry.remove_pair(pair);
@@ -233,7 +233,7 @@ fn growth_in_progress_counts_against_max() {
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(tag(1))).unwrap();
     allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let on_device = allocator.on(DEVICE).unwrap();
-    // As two threads do that grow at the same time.
+    // Like two threads that grow at the same time.
     let twice = on_device.with_request(40 * MIB, ONE, 0, Heaps::use_pair_for_forecast, |request| {
         let first = on_device.heaps.charge_tag(&on_device.driver.flags, request, 40 * MIB);
         let second = on_device.heaps.charge_tag(&on_device.driver.flags, request, 40 * MIB);
@@ -271,7 +271,7 @@ fn a_request_waits_for_the_segment_that_another_thread_adds() {
 
 #[test]
 fn a_copy_asks_for_the_supply_of_a_pool_by_its_name() {
-    // GiB of the device: the host's own memory has no bound.
+    // GiB of the device. The host's own memory has no bound.
     for (supplied, served) in [(true, 1), (false, 0)] {
         let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
         refuse(&allocator);
@@ -300,7 +300,7 @@ fn a_copy_asks_the_host_for_its_routes() {
     allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Host(9), RoutePurpose::Requests).unwrap();
     cache(&allocator, 60 * MIB, ONE);
     let fits = |stream| allocator.forecast(DEVICE).unwrap().would_fit(&[60 * MIB], stream).unwrap().served;
-    // The pool is in use and keeps its memory, which serves the streams of the route alone.
+    // The pool is in use and keeps its memory, which serves only the streams of the route.
     assert_eq!([ONE, StreamId(2)].map(fits), [1, 0]);
 }
 
@@ -309,7 +309,7 @@ fn a_copy_has_the_memory_of_the_pages_that_it_gives_back() {
     let config = Config::parse("expandable_segments:True").unwrap();
     let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(100 * MIB)], &config).unwrap();
     refuse(&allocator);
-    // Pages of the small heap, which are too short for a large one.
+    // Pages of the small heap, which are too short for a large block.
     let blocks: Vec<_> = (0..60).map(|_| allocator.malloc(DEVICE, MIB, ONE).unwrap()).collect();
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     let fits = |bytes| allocator.forecast(DEVICE).unwrap().would_fit(&[bytes], StreamId(2)).unwrap().served;

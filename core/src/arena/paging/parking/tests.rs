@@ -19,7 +19,7 @@ const TWO: StreamId = StreamId(2);
 const CAPACITY: u64 = 512 * MIB;
 const TAG: Tag = Tag(NonZeroU64::new(7).unwrap());
 const TARGET: ParkTarget = ParkTarget::Tag(TAG);
-/// The policies that park.
+/// The policies that can park.
 const POLICIES: [&str; 3] = ["", "expandable_segments:True", "policy:stitched"];
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
@@ -60,7 +60,7 @@ fn wake(allocator: &Simulated) -> Result<(), Error> {
     woken
 }
 
-/// Returns an allocator, and a parked block of 300 MiB in which the number 9 is kept.
+/// Returns an allocator, and a parked block of 300 MiB that contains the number 9.
 fn asleep(config: &str) -> (Simulated, DevicePtr) {
     let allocator = allocator(config);
     let pool = tagged(&allocator);
@@ -70,8 +70,8 @@ fn asleep(config: &str) -> (Simulated, DevicePtr) {
     (allocator, block)
 }
 
-/// Checks the invariants, and that the program knows of all mappings but those that are never used
-/// again.
+/// Checks the invariants, and that the program knows of all mappings except those that are never
+/// used again.
 fn check(allocator: &Simulated) {
     allocator.check_invariants().unwrap();
     assert!(
@@ -84,8 +84,8 @@ fn report(allocator: &Simulated) -> super::ParkReport {
     allocator.parking(DEVICE).unwrap().report(TARGET).unwrap()
 }
 
-/// Fills a pool with blocks of several sizes, writes a number to each, and returns blocks and
-/// numbers.
+/// Fills a pool with blocks of several sizes, writes a number to each, and returns the blocks and
+/// the numbers.
 fn fill(allocator: &Simulated, pool: PoolId) -> Vec<(DevicePtr, u64)> {
     let sizes = [40, 1, 25, 60, 2, 10];
     let blocks = sizes.map(|mib| malloc_in(allocator, pool, mib, if mib % 2 == 0 { ONE } else { TWO }).unwrap());
@@ -93,7 +93,7 @@ fn fill(allocator: &Simulated, pool: PoolId) -> Vec<(DevicePtr, u64)> {
     numbered.inspect(|&(at, number)| assert!(device(allocator).write(at, number))).collect()
 }
 
-/// Asserts that each block has the number that was written last to its page.
+/// Asserts that each block contains the number that was last written to its page.
 fn assert_kept(allocator: &Simulated, before: &[(DevicePtr, Option<u64>)]) {
     for &(at, number) in before {
         assert_eq!(device(allocator).read(at), number, "the contents at {at}");
@@ -213,7 +213,8 @@ fn blocks_freed_while_parked_do_not_wake() {
         allocator.record_stream(blocks[0].0, TWO).unwrap();
         park(&allocator, ParkMode::Keep).unwrap();
         let parked = report(&allocator).parked;
-        // A use by another stream makes the free wait for an event, as if it was awake.
+        // The block was used by another stream, so its free waits for an event, as it would if it
+        // was awake.
         allocator.free(blocks[0].0).unwrap();
         allocator.check_invariants().unwrap();
         device(&allocator).complete(TWO);
@@ -329,7 +330,7 @@ fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
     assert_eq!((asleep.pinned, asleep.ordinary, asleep.parked), (20 * MIB, 30 * MIB, 60 * MIB));
     assert!(device(&allocator).is_accessible(ordinary, MIB) && device(&allocator).is_accessible(pinned, MIB));
     assert!(!device(&allocator).is_accessible(block, MIB));
-    // What is on the device can be pinned, and what is parked cannot.
+    // Memory on the device can be pinned, and parked memory cannot.
     let pages = allocator.pages(DEVICE).unwrap();
     for awake in [ordinary, pinned] {
         pages.pin(awake).unwrap();
@@ -353,7 +354,7 @@ fn memory_pinned_at_a_park_goes_back_once_it_is_free_and_no_longer_pinned() {
     let ways: [Ask; 3] = [
         |allocator| allocator.empty_cache(DEVICE).unwrap(),
         |allocator| allocator.trim(DEVICE, 0).unwrap(),
-        // A request that lacks the memory otherwise.
+        // A request for which there is no other memory.
         |allocator| {
             let block = allocator.malloc(DEVICE, 500 * MIB, ONE).unwrap();
             allocator.free(block).unwrap();
@@ -409,7 +410,7 @@ fn a_lent_block_that_stays_awake_can_be_pinned_and_goes_back_once_it_is_free() {
     pages.unpin(lent).unwrap();
     allocator.empty_cache(DEVICE).unwrap();
     check(&allocator);
-    // The ends of the hole share pages with the blocks beside.
+    // The ends of the hole share pages with the blocks next to it.
     assert!(device(&allocator).used() <= used - 16 * MIB, "{} of {} MiB", device(&allocator).used() / MIB, used / MIB);
     parking.wake(ParkTarget::Stream(ONE)).unwrap();
     check(&allocator);
@@ -462,7 +463,7 @@ fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
         allocator.malloc(DEVICE, MIB, ONE).unwrap();
         allocator.check_invariants().unwrap();
     }
-    // A pool with a tag is on pages where the default pool is not.
+    // A pool with a tag is on pages even where the default pool is not.
     let allocator = allocator("");
     let parking = allocator.parking(DEVICE).unwrap();
     tagged(&allocator);
@@ -530,8 +531,8 @@ fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     allocator.check_invariants().unwrap();
 }
 
-/// A case of generated programs: the wait for all streams found pages without memory, and ended in
-/// a panic.
+/// A case found by generated programs: the wait for all streams found pages without memory, and
+/// panicked.
 #[test]
 fn a_stream_begun_to_wake_is_a_part_of_all_streams() {
     for policy in &POLICIES[1..] {
@@ -543,7 +544,7 @@ fn a_stream_begun_to_wake_is_a_part_of_all_streams() {
             for (block, number) in blocks.into_iter().zip(1..) {
                 assert!(device(&allocator).write(block, number));
             }
-            // A small block may share its page with another.
+            // A small block may share its page with another one.
             let written = blocks.map(|block| device(&allocator).read(block));
             parking.park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device).unwrap();
             parking.wake_start(early).unwrap();
@@ -615,7 +616,7 @@ fn a_device_without_pages_or_without_host_memory_is_told() {
 
 #[test]
 fn what_is_parked_does_not_count_as_live_in_the_budget_of_the_stitched_policy() {
-    // So large a device that memory is given back only for the budget.
+    // The device is so large that memory is given back only because of the budget.
     let config = Config::parse("policy:stitched").unwrap();
     let allocator = Simulated::new([SimulatedDevice::new(16 * CAPACITY)], &config).unwrap();
     let pool = tagged(&allocator);
@@ -633,13 +634,13 @@ fn what_is_parked_does_not_count_as_live_in_the_budget_of_the_stitched_policy() 
     device(&allocator).reset_peak_used();
     let live: Vec<_> = (0..4).map(|_| allocator.malloc(DEVICE, 60 * MIB, ONE).unwrap()).collect();
     churn(20);
-    // 240 MiB and 118 MiB are live at most, and 318 MiB were before.
+    // At most 240 MiB and 118 MiB are live, and 318 MiB were before.
     let most = device(&allocator).peak_used();
     assert!(most <= 366 * MIB, "{} MiB", most / MIB);
     live.into_iter().for_each(|block| allocator.free(block).unwrap());
     allocator.check_invariants().unwrap();
-    // All of it is free, and is released for what wakes. Once more, since the peaks count parked
-    // blocks.
+    // All of it is free, and is released for the memory that wakes. This is repeated, because the
+    // peaks count parked blocks.
     for _ in 0..3 {
         wake(&allocator).unwrap();
         let most = device(&allocator).peak_used();

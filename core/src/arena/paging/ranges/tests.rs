@@ -35,12 +35,12 @@ fn reserve(allocator: &Simulated, pages: u64) -> Owned<'_> {
     Range::reserve(allocator, DEVICE, pages * PAGE).unwrap()
 }
 
-/// Calls that wait for the device.
+/// Returns the number of calls that wait for the device.
 fn waits(allocator: &Simulated) -> u64 {
     device(allocator).calls(Call::Wait) + device(allocator).calls(Call::Synchronize)
 }
 
-/// All calls that map, unmap, or make memory.
+/// Returns the number of calls that map, unmap, or make memory.
 fn mapping_calls(allocator: &Simulated) -> u64 {
     [Call::Create, Call::Destroy, Call::Map, Call::SetAccess, Call::Unmap]
         .map(|call| device(allocator).calls(call))
@@ -48,7 +48,7 @@ fn mapping_calls(allocator: &Simulated) -> u64 {
         .sum()
 }
 
-/// The bytes that the statistics count as allocated and as reserved.
+/// Returns the bytes that the statistics count as allocated and as reserved.
 fn counted(allocator: &Simulated) -> (i64, i64) {
     let stats = allocator.stats(DEVICE).unwrap().totals();
     (stats.allocated_bytes().current, stats.reserved_bytes().current)
@@ -259,7 +259,8 @@ fn decommitted_memory_serves_a_commit_where_the_policy_releases_no_segments() {
         allocator.settings(DEVICE).unwrap().set_limit(Some(8 << 30));
         let [short, long, last] = [2048, 2048, 1].map(|pages| reserve(&allocator, pages));
         short.commit(0, 2048 * PAGE, ONE).unwrap();
-        // Beside so much memory the pages are longer, and none of them fits a part of 2 MiB.
+        // With so much memory held the pages are longer, and none of them fits into a part of 2
+        // MiB.
         long.commit(0, 2048 * PAGE, ONE).unwrap();
         long.decommit(0, 2048 * PAGE, ONE).unwrap();
         last.commit(0, PAGE, TWO).unwrap_or_else(|error| panic!("{config}: {error}"));
@@ -364,7 +365,7 @@ fn a_released_range_keeps_its_addresses_until_the_work_of_all_its_streams_is_don
 #[test]
 fn a_release_is_behind_the_work_of_streams_named_by_calls_without_effect() {
     for config in ["", "expandable_segments:True", "policy:stitched"] {
-        // A commit of a part that has memory, and a decommit of a part without memory.
+        // A commit of a part that already has memory, and a decommit of a part that has none.
         for name in [
             (|range, stream| range.commit(0, 2 * PAGE, stream)) as fn(&Owned<'_>, StreamId) -> Result<(), Error>,
             |range, stream| range.decommit(6 * PAGE, 2 * PAGE, stream),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The calls that parking and waking make.
+/// The calls to the device that parking and waking make.
 const CALLS: [Call; 14] = [
     Call::SynchronizeAll,
     Call::Synchronize,
@@ -18,15 +18,15 @@ const CALLS: [Call; 14] = [
     Call::Zero,
 ];
 
-/// Makes the `nth` call of a kind from now on fail, with `error`.
+/// Makes the `nth` call of a kind from now on fail with `error`.
 fn inject(allocator: &Simulated, call: Call, nth: u64, kind: ErrorKind) {
     let nth = device(allocator).calls(call) + nth;
     device(allocator).fail(Failure { call, nth, persistent: false, error: DeviceError::new(kind, 99) });
 }
 
-/// Parks and wakes with every call failing in turn. After a failure everything is awake or
-/// everything asleep, but for pages that the device did not unmap; after that, a park and a wake
-/// succeed and the contents are as before.
+/// Parks and wakes with each call failing in turn. After a failure everything is awake or
+/// everything is asleep, except for pages that the device did not unmap. After that, a park and a
+/// wake succeed, and the contents are as before.
 fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
     let mut failures = 0;
     for call in CALLS {
@@ -128,7 +128,7 @@ fn a_second_park_parks_what_a_failed_one_left() {
             let half = report(&allocator);
             assert_eq!(half.state, ParkState::Asleep, "`{policy}`, {mode:?}");
             assert!(half.mapped > 0 && half.parked > 0, "`{policy}`, {mode:?}: {half:?}");
-            // A failure in the second park leaves the first one's part parked.
+            // A failure in the second park leaves the part parked by the first one.
             inject(&allocator, Call::Unmap, 1, ErrorKind::Other);
             park(&allocator, mode).unwrap_err();
             assert!(report(&allocator).parked >= half.parked && report(&allocator).state == ParkState::Asleep);
@@ -148,7 +148,7 @@ fn a_second_park_parks_what_a_failed_one_left() {
 
 #[test]
 fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
-    // What the program does after the failed wake.
+    // The program's reaction to the failed wake.
     type Then = fn(&Simulated, PoolId, ParkMode, &[(DevicePtr, Option<u64>)]);
     let ways: [Then; 3] = [
         |allocator, _, mode, before| {
@@ -184,7 +184,7 @@ fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
                 let before = contents(&allocator, &fill(&allocator, pool));
                 park(&allocator, mode).unwrap();
                 let asleep = report(&allocator);
-                // The second wake fails at the first page that it has to do something for.
+                // The second wake fails at the first page for which it must do something.
                 for nth in [3, 1] {
                     inject(&allocator, call, nth, ErrorKind::Other);
                     let (nth, error) =
@@ -216,7 +216,7 @@ fn a_replacement_whose_copies_may_be_in_progress_stays_mapped() {
                 park(&allocator, ParkMode::Keep).unwrap();
                 let asleep = report(&allocator);
                 inject(&allocator, Call::Create, 3, ErrorKind::Other);
-                // The device tells of the end of the copies only when it is asked for the third
+                // The device reports the end of the copies only when it is asked for the third
                 // time, or never.
                 let error = DeviceError::new(ErrorKind::Other, 7);
                 for nth in 1..if short { 3 } else { 100 } {

@@ -1,4 +1,4 @@
-//! What is parked of a target, what a park calls, and what is told afterwards.
+//! Which part of a target is parked, which calls a park makes, and what is reported afterwards.
 
 use super::*;
 use crate::device::Segments;
@@ -102,7 +102,7 @@ fn a_host_that_keeps_no_contents_parks_what_may_be_dropped() {
 fn what_remains_on_the_device_is_told_by_name() {
     let allocator = allocator("policy:stitched");
     let parking = allocator.parking(DEVICE).unwrap();
-    // Another program's.
+    // The memory of another program.
     Segments::obtain(device(&allocator), 50 * MIB).unwrap();
     let [_live, pending, cached] = [40, 20, 30].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
     allocator.record_stream(pending, TWO).unwrap();
@@ -118,7 +118,7 @@ fn what_remains_on_the_device_is_told_by_name() {
         [remaining.blocks, remaining.pending, remaining.cached, remaining.spare, remaining.leaked, remaining.other]
             .map(|bytes| bytes / MIB)
     };
-    // The commit took free pages for what is beyond the budget.
+    // The commit took free pages for the part beyond the budget.
     assert_eq!(told(), [40, 20, 10, 20, 0, 50]);
     let error = DeviceError::new(ErrorKind::Other, 7);
     let nth = device(&allocator).calls(Call::Unmap) + 1;
@@ -139,7 +139,7 @@ fn only_a_capture_excuses_a_wake_from_waiting_for_memory_beyond_the_budget() {
         let pool = tagged(&allocator);
         let _weights = malloc_in(&allocator, pool, 200, ONE).unwrap();
         park(&allocator, ParkMode::Keep).unwrap();
-        // Free, and in use by unfinished work: beyond the budget once the pool is awake.
+        // Free, but used by unfinished work. It is beyond the budget once the pool is awake.
         let block = allocator.malloc(DEVICE, 200 * MIB, TWO).unwrap();
         allocator.free(block).unwrap();
         let nth = device(&allocator).calls(Call::Synchronize) + 1;

@@ -1,4 +1,4 @@
-//! Failures in every call of the device, at every occurrence in a program of ranges and blocks.
+//! Failures of every call to the device, at every occurrence in a program of ranges and blocks.
 
 use super::*;
 use crate::units::DevicePtr;
@@ -11,7 +11,7 @@ enum Step {
     /// Frees the oldest block.
     Free,
     Reserve(u64),
-    /// Of a range: offset and size in pages.
+    /// A range, with offset and size in pages.
     Commit(usize, u64, u64, StreamId),
     Decommit(usize, u64, u64, StreamId),
     Release(usize),
@@ -21,7 +21,7 @@ enum Step {
     Trim,
 }
 
-/// Fills the limit from both sides by turns, with parts that overlap, and streams that end.
+/// Fills the limit from both sides in turn, with parts that overlap, and streams that end.
 const PROGRAM: [Step; 26] = {
     use Step::*;
     [
@@ -54,14 +54,14 @@ const PROGRAM: [Step; 26] = {
     ]
 };
 
-/// A range, and the stream whose work uses each of its committed pages.
+/// A range, and for each committed page the stream that uses it.
 struct Used {
     range: RangeId,
     base: DevicePtr,
     pages: Vec<Option<StreamId>>,
 }
 
-/// The state of a run of a program.
+/// The state while a program runs.
 struct Run<'a> {
     allocator: &'a Simulated,
     ranges: Vec<Used>,
@@ -73,9 +73,9 @@ impl<'a> Run<'a> {
         Self { allocator, ranges: Vec::new(), blocks: Vec::new() }
     }
 
-    /// Does one step. All new memory is used by work of its stream at once: the device refuses work
-    /// that is not ordered after earlier work on the same physical memory, and refuses to unmap
-    /// memory that work uses.
+    /// Does one step. Work of its stream uses all new memory at once, because the device refuses
+    /// work that is not ordered after earlier work on the same physical memory, and refuses to
+    /// unmap memory that is in use.
     fn step(&mut self, step: Step) -> Result<(), Error> {
         let allocator = self.allocator;
         match step {
@@ -94,7 +94,7 @@ impl<'a> Run<'a> {
                 let pages = std::vec![None; pages as usize];
                 self.ranges.push(Used { range: reserved.range, base: reserved.base, pages });
             }
-            // A range that could not be reserved is no range.
+            // A range that could not be reserved does not exist.
             Step::Commit(range, ..) | Step::Decommit(range, ..) | Step::Release(range)
                 if range >= self.ranges.len() => {}
             Step::Commit(range, at, count, stream) => {
@@ -129,8 +129,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs a program. After each step, failed or not, the ranges have the memory that they had or
-    /// got.
+    /// Runs a program. After each step, failed or not, the ranges have the memory that they had
+    /// before or were given.
     fn run(&mut self, program: impl IntoIterator<Item = Step>) {
         for (number, step) in program.into_iter().enumerate() {
             let result = self.step(step);
@@ -214,13 +214,13 @@ fn after_the_loss_of_the_context_the_device_is_not_called() {
     }
 }
 
-/// Returns the next of a sequence of numbers without a pattern.
+/// Returns the next number of a pseudo-random sequence.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
     *seed >> 33
 }
 
-/// A step that a number stands for, on ranges of 24 pages.
+/// Returns the step for a random number, on ranges of 24 pages.
 fn any_step(mut seed: u64) -> Step {
     let mut below = |bound: u64| next(&mut seed) % bound;
     let (kind, range, at, stream) = (below(16), below(3) as usize, below(24), StreamId(below(3)));
@@ -255,7 +255,7 @@ fn work_on_shared_pages_is_ordered_and_memory_in_use_stays_mapped() {
     }
 }
 
-/// Lets the next call of a kind fail, or a later one: `ahead` calls succeed before.
+/// Makes a later call of a kind fail, after `ahead` calls that succeed.
 fn fail<S: Storage>(allocator: &In<S>, call: Call, ahead: u64, persistent: bool) -> DeviceError {
     let error = DeviceError::new(ErrorKind::Other, 77);
     let nth = device(allocator).calls(call) + 1 + ahead;
@@ -263,8 +263,8 @@ fn fail<S: Storage>(allocator: &In<S>, call: Call, ahead: u64, persistent: bool)
     error
 }
 
-/// Releases a range of which `lost` pages may be mapped forever, and checks that the addresses stay
-/// reserved.
+/// Releases a range with `lost` pages that may be mapped forever, and checks that the addresses
+/// stay reserved.
 fn release_with_lost_pages(allocator: &Simulated, range: Owned<'_>, lost: u64) {
     range.release().unwrap();
     for stream in [ONE, TWO] {
@@ -293,7 +293,7 @@ fn where_the_removal_of_a_stale_mapping_has_failed_nothing_is_mapped_again() {
             let range = reserve(&allocator, 8);
             range.commit(0, 4 * PAGE, ONE).unwrap();
             range.decommit(PAGE, PAGE, ONE).unwrap();
-            // The page serves others, so that a commit cannot take it back.
+            // The page is used elsewhere, so that a commit cannot take it back.
             let other = reserve(&allocator, 1);
             other.commit(0, PAGE, ONE).unwrap();
             device(&allocator).complete(ONE);

@@ -1,10 +1,10 @@
-//! Pages of several steps, of which a part is given up or taken back.
+//! Pages of several steps that are given up or taken back in part.
 
 use super::*;
 
 const THREE: StreamId = StreamId(3);
 
-/// Returns an allocator with `gib` in a block, beside which the pages of ranges are long.
+/// Returns an allocator with a block of `gib`, so that the pages of ranges are long.
 fn beside(gib: u64) -> Simulated {
     let allocator = Simulated::new([SimulatedDevice::new(64 << 30)], &Config::default()).unwrap();
     allocator.malloc(DEVICE, gib << 30, ONE).unwrap();
@@ -30,7 +30,7 @@ fn stat(allocator: &Simulated, key: &str) -> i64 {
 
 #[test]
 fn a_commit_has_four_pages_or_more_each_of_some_512th_of_the_memory_held() {
-    // GiB held, pages committed, and handles for them.
+    // GiB held, pages committed, and handles used for them.
     for (gib, pages, handles) in [
         (16, 64, 8),
         (16, 32, 4),
@@ -127,8 +127,8 @@ fn long_pages_serve_another_range_behind_the_work() {
 #[test]
 fn peaks_count_ranges_and_what_is_taken_back() {
     let allocator = beside(16);
-    // Large blocks, as ranges count as large: the peak of allocations leaves room for both ranges,
-    // and that of segments does not.
+    // Large blocks, because ranges count as large. The peak of allocations leaves room for both
+    // ranges, and that of segments does not.
     let blocks = [(); 4].map(|()| allocator.malloc(DEVICE, 2 * MIB, ONE).unwrap());
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     let peak = |key: &str| stat(&allocator, &std::format!("{key}.all.peak"));

@@ -1,4 +1,4 @@
-//! Commits for which memory lacks, and the work that their pages wait for.
+//! Commits for which there is not enough memory, and the work that their pages wait for.
 
 use super::*;
 use crate::device::Segments;
@@ -81,7 +81,7 @@ fn the_work_before_every_decommit_is_waited_for_and_an_error_ends_the_wait() {
     device(&allocator).fail(Failure { call: Call::Wait, nth: 1, persistent: true, error });
     assert_eq!(allocator.malloc(DEVICE, 16 * PAGE, THREE), Err(Error::Device(error)));
     device(&allocator).clear_failures();
-    // A segment of the whole limit: no page may be left.
+    // A segment as large as the limit, so no page may be left.
     allocator.malloc(DEVICE, 16 * PAGE, THREE).unwrap();
     assert_eq!(device(&allocator).outstanding().handles, 0);
     allocator.check_invariants().unwrap();
@@ -157,7 +157,7 @@ fn where_the_device_has_less_than_the_budget_allows_free_pages_fill_the_rest() {
     cache(&allocator, 64 * MIB);
     allocator.trim(DEVICE, 0).unwrap();
     cache(&allocator, 40 * MIB);
-    // Another program's.
+    // The memory of another program.
     Segments::obtain(device(&allocator), 50 * MIB).unwrap();
     let range = reserve(&allocator, 64);
     range.commit(0, 20 * PAGE, ONE).unwrap();
