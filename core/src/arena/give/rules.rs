@@ -68,7 +68,7 @@ pub(in crate::arena) fn oversize<P: Platform>(
     })
 }
 
-/// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, as long as more
+/// The rule of [`trim`](Holdings::trim): the largest segment of all heaps, as long as more
 /// than `keep` bytes are held. Among segments of equal size, the one with the highest address.
 pub(super) fn largest<P: Platform>(held: &Holdings<'_, P>, keep: u64) -> impl Iterator<Item = Unit> {
     from_fn(move || {

@@ -137,7 +137,7 @@ impl<P: Platform> RangeMapper<'_, P> {
     /// Returns the permission to record events, which is valid while the value lives.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
+    /// [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) while a graph is captured.
     fn must_record(&self) -> Result<RecordPermission<'_>, Error> {
         self.driver.may_record().ok_or(in_capture().into())
     }

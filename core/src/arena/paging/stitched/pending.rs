@@ -3,7 +3,7 @@
 //! A pending block no longer belongs to the program, so it does not count as live, and the budget
 //! leaves little room for pending blocks above the peak of live memory. A request beyond the budget
 //! therefore first orders the streams of pending blocks after the blocks' uses, until the free
-//! pages are enough (see [`behind`](crate::arena::waits::behind)).
+//! pages are enough (see waits/behind.rs).
 
 use super::Stitcher;
 use crate::arena::request::Request;
