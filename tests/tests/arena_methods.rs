@@ -20,7 +20,6 @@ const FREE: [&str; 4] = ["mod.rs", "ladder.rs", "malloc.rs", "free.rs"];
 const LISTED: &[(&str, usize)] = &[
     ("checks.rs", 1),
     ("forecast.rs", 3),
-    ("guarding.rs", 7),
     ("hosted/restore.rs", 4),
     ("invariants.rs", 1),
     ("obtain.rs", 8),

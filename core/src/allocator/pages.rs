@@ -1,6 +1,7 @@
 //! The pages of virtual memory of a device: their upkeep and use, and the memory under a block.
 
 use crate::allocator::{Allocator, On};
+use crate::arena::debug;
 use crate::arena::paging::extents::{self, Extent, Extents};
 use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
@@ -226,7 +227,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     ///
     /// Device: called for each freed block.
     pub fn end_quarantine(&self) {
-        self.begin("end_quarantine").holdings().end_quarantine();
+        let device = self.begin("end_quarantine");
+        debug::end_quarantine(&device.holdings());
     }
 
     /// Calls `act` with the heap that owns `ptr` on the device.

@@ -62,6 +62,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tracing<'_, D, R, S> {
     ///
     /// Blocks served from a plan are not affected. Later frees call the device to record an event.
     pub fn watch_frees(&self, on: bool) {
-        self.arena.guarding.watch_frees(&self.arena.driver.flags, on);
+        self.arena.debug.watch_frees(&self.arena.driver.flags, on);
     }
 }

@@ -58,8 +58,8 @@ pub(crate) const GUARDED: FlagWord = 1 << 15;
 pub(crate) const WATCHED: FlagWord = 1 << 0;
 /// Some tags have limits. In the upper half, since only growth and release look at it.
 pub(crate) const TENANTS: FlagWord = 1 << 49;
-/// Some requests get more than a block of the cache.
-pub(crate) const APART: FlagWord = GUARDED | WATCHED;
+/// The [debug layer](crate::arena::debug) has something to do with blocks.
+pub(crate) const DEBUG: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.
 pub(crate) const FAST_PATH_FLAGS: FlagWord =
     AGES | ROUNDING | RULES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as FlagWord);

@@ -42,7 +42,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns the first effect of a request that has been routed.
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
-        if self.would_guard(request) {
+        if self.debug.would_guard(&self.holdings(), request) {
             return Ok(Forecast::Expand);
         }
         let first = if self.driver.flags.has(flags::DIRECT) {

@@ -11,11 +11,12 @@
 use crate::arena::driver::Driver;
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::{HeapGuard, Heaps, Slot};
+use crate::arena::holdings::Holdings;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::plans::FreedOf;
 use crate::arena::platform::Platform;
 use crate::arena::waits::Outside;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, debug, flags};
 use crate::device::{Segments, StreamOrder};
 use crate::error::{Error, PointerFault};
 use crate::heap::block::FRONTIER_BIT;
@@ -31,7 +32,7 @@ use crate::units::{DevicePtr, StreamId};
 
 /// The flags under which the end of a wait has consequences beyond a free block. One test for all:
 /// two streams that pass a block on come here each time.
-const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::APART;
+const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::DEBUG;
 
 /// The arguments of a free, as the program gave them.
 #[derive(Clone, Copy)]
@@ -185,43 +186,55 @@ impl<P: Platform> OnDevice<'_, P> {
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, &self.heaps.slot(slot).counters);
-            self.paging.undo_guarded_free(&self.driver.flags, DevicePtr(heap.blocks[block].addr));
+            debug::undo_freed(&self.driver.flags, &self.paging, DevicePtr(heap.blocks[block].addr));
         }
         waiting
     }
 
     /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling
-    /// reads the counters of other heaps, and the contents, the guards and a release need calls to
-    /// the device.
+    /// reads the counters of other heaps, and the debug layer and a release call the device.
     #[cold]
-    fn finish_pending(self, heap: HeapGuard<'_, P>, pending: PendingBlock) {
-        let mut heap = heap;
-        let PendingBlock { slot, index: block } = pending;
-        if self.paging.stays_pinned(&self.driver.flags, &mut heap, block) {
-            return;
+    fn finish_pending(self, heap: HeapGuard<'_, P>, block: PendingBlock) {
+        let held = self.holdings();
+        let is_free = if self.driver.flags.has(flags::DEBUG) {
+            self.debug.completed(&held, heap, block)
+        } else {
+            held.end_pending(heap, block, |_| ());
+            true
+        };
+        if is_free && self.driver.flags.has(flags::DIRECT) {
+            held.release_directly(block.slot);
         }
-        if self.guarding.has_end(&self.driver.flags, heap.pool) {
-            // The block stays pending for this thread, which calls the device without the lock.
-            heap.uses().hold(block);
-            drop(heap);
-            self.guarding.end_contents(self.recorder(), &self.paging, slot, block);
-            heap = self.heaps.lock(slot);
-            heap.uses().end_waits(block, 1);
-        }
-        self.trace(|recorder| recorder.free_completed(&mut heap, block));
-        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
-        // Under the lock under which the block became free: no request finds the block.
-        let guarded = self.remove_guarded(slot, &mut heap, block);
+    }
+
+    /// Frees a pending block as [`wait_for_uses`](Self::wait_for_uses) does, after the debug layer
+    /// has noted the free. Unlocks the heap; no other call touches a pending block.
+    fn note_and_wait(self, heap: HeapGuard<'_, P>, block: PendingBlock, site: u32) -> Result<(), Error> {
+        let (heap, site) = if self.driver.flags.has(flags::GUARDED) {
+            debug::freed(&self.holdings(), heap, block, site)
+        } else {
+            (heap, site)
+        };
+        self.wait_for_uses(heap, PendingFree { block, site: Some(site) })
+    }
+}
+
+impl<P: Platform> Holdings<'_, P> {
+    /// Makes a pending block free, records it in the trace, and calls `then` with the heap still
+    /// locked. Unlocks the heap.
+    pub(in crate::arena) fn end_pending<T>(
+        &self,
+        heap: HeapGuard<'_, P>,
+        PendingBlock { slot, index }: PendingBlock,
+        then: impl FnOnce(&mut Heap<P::Storage>) -> T,
+    ) -> T {
+        let (mut heap, slot) = (heap, self.heaps.slot(slot));
+        self.trace(|recorder| recorder.free_completed(&mut heap, index));
+        let peaks_stale = heap.unpend(index, &slot.counters);
+        let done = then(&mut heap);
         drop(heap);
-        self.settle_peaks(self.heaps.slot(slot), peaks_stale);
-        if let Some(at) = guarded {
-            // The free has succeeded: the leaked bytes count a failure, and the health of the
-            // context shows a loss.
-            let _counted = self.holdings().release_guarded(at, None);
-        }
-        if self.driver.flags.has(flags::DIRECT) {
-            self.holdings().release_directly(slot);
-        }
+        self.settle_peaks(slot, peaks_stale);
+        done
     }
 }
 

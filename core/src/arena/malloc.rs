@@ -3,16 +3,16 @@
 //! ```text
 //! malloc ─▶ serve_cached ─ no flag set, the stream has a pair, a free block fits ─▶ done
 //!   └─ declined ─ the next of a plan ─▶ done
-//!        └─ by_flags ─┬─ a trace is recorded ─────────▶ traced ─ from the cache, else ─────────────┐
-//!                     ├─ blocks wait for polled events ▶ after_poll ─ serve_cached, else ──────────┤
-//!                     ├─ blocks are guarded or watched ▶ instrumented ─ serve_cached, else by_flags │
-//!                     ├─ plans are active ──────────▶ beside_plans ─ serve_cached, else ─────────┤
-//!                     └────────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
+//!        └─ by_flags ─┬─ a trace is recorded ───────────▶ traced ─ from the cache, else ────────┐
+//!                     ├─ blocks wait for polled events ─▶ after_poll ─ serve_cached, else ──────┤
+//!                     ├─ the debug layer is on ─────────▶ debugged ─ serve_cached, else by_flags │
+//!                     ├─ plans are active ──────────────▶ beside_plans ─ serve_cached, else ────┤
+//!                     └─────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
 //! ```
 //!
 //! All run on any thread. `serve_cached` and `traced` hold one lock, that of a heap, and
 //! `beside_plans` that of a lane; none of them is held across a call to the device. Of these ways
-//! only `after_poll`, `instrumented` and `serve` call it. `malloc_inlined`, for other languages, is
+//! only `after_poll`, `debugged` and `serve` call it. `malloc_inlined`, for other languages, is
 //! `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
@@ -130,9 +130,9 @@ impl<P: Platform> OnDevice<'_, P> {
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.after_poll(bytes, stream);
         }
-        // After the two cases above, which then pay nothing for guards.
-        if word & flags::APART != 0 {
-            return self.instrumented(word, bytes, stream);
+        // After the two cases above, which then pay nothing for it.
+        if word & flags::DEBUG != 0 {
+            return self.debugged(word & !flags::DEBUG, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
             return self.beside_plans(word, bytes, stream);
@@ -180,32 +180,41 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(asking);
         let decline = || self.serve(bytes, stream, Miss { site: None, polled });
         // Blocks that still wait are no reason to leave the fast path.
-        self.serve_cached(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, decline)
+        self.serve_cached(self.driver.flags.load() & !(flags::PENDING | flags::DEBUG), bytes, stream, decline)
     }
 
-    /// Serves a request while some blocks are guarded, or each is watched.
+    /// Serves a request while the [debug layer](crate::arena::debug) has something to do with each
+    /// block. `word` has the other flags.
     #[cold]
-    fn instrumented(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let guarded = if word & flags::GUARDED != 0 { self.malloc_guarded(bytes, stream)? } else { None };
-        let ptr = if let Some(ptr) = guarded {
-            ptr
-        } else {
-            let ordinary = word & !flags::APART;
-            let ptr = self.serve_cached(ordinary, bytes, stream, || self.by_flags(ordinary, bytes, stream))?;
-            if word & flags::WATCHED != 0
-                && let Some(owner) = self.heaps.owner_of(self.pages, ptr)
-            {
-                self.heaps.watch(&self.driver, owner.heap, ptr);
-            }
-            ptr
+    fn debugged(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let guarded =
+            if self.debug.is_due(&self.driver.flags, bytes) { self.malloc_guarded(bytes, stream)? } else { None };
+        let ptr = match guarded {
+            Some(ptr) => ptr,
+            None => self.serve_cached(word, bytes, stream, || self.by_flags(word, bytes, stream))?,
         };
         if let Some(owner) = self.heaps.owner_of(self.pages, ptr)
-            && let Err(error) = self.guarding.fill_new(&self.driver, &self.heaps, owner.heap, ptr, bytes, stream)
+            && let Err(error) = self.debug.placed(&self.holdings(), owner.heap, (ptr, guarded.is_some()), bytes, stream)
         {
             self.free_unfilled(owner, ptr, stream);
             return Err(error.into());
         }
         Ok(ptr)
+    }
+
+    /// Serves a request with a guarded block. Returns `None` where an ordinary block is to serve
+    /// it.
+    fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
+        self.driver.health()?;
+        // With no lock held: the host may walk the stack of an interpreter. Asked without a trace
+        // as well.
+        let site = self.driver.device().call_site(CallSite::Alloc);
+        let obtain = |request: &Request| self.debug.obtain_guarded(&self.holdings(), self.waiting(), request);
+        match self.with_request(bytes, stream, site, Heaps::use_pair, obtain) {
+            // Whatever is full, an ordinary block takes less of it.
+            Err(Error::TableFull(_)) => Ok(None),
+            served => served,
+        }
     }
 
     /// Serves a request while plans are active: from a plan if it deviates only a little, else

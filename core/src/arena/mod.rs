@@ -11,6 +11,7 @@
 //! paging/                       memory on pages: heaps, elastic ranges, parking
 //! plans/                        requests served from plans
 //! idle/ · hosted/               idle memory given back by its worth · copies, snapshots
+//! debug/                        guarded blocks, what is written to blocks, watched frees
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
@@ -30,14 +31,12 @@ pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
 mod compact;
+pub(crate) mod debug;
 mod driver;
-pub(crate) mod explain;
-mod filling;
 pub(crate) mod flags;
 mod forecast;
 mod free;
 pub(crate) mod give;
-mod guarding;
 pub(crate) mod heaps;
 pub(crate) mod holdings;
 #[cfg(feature = "alloc")]
@@ -65,8 +64,8 @@ pub(crate) mod tuning;
 mod vacate;
 pub(crate) mod waits;
 
+use crate::arena::debug::DebugLayer;
 use crate::arena::driver::Driver;
-use crate::arena::guarding::Guarding;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::holdings::Holdings;
 use crate::arena::idle::IdleMemory;
@@ -85,7 +84,7 @@ use crate::arena::tracing::{History, Recorder};
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::{DeviceWaits, Waits};
 use crate::config::rounding::PoolKind;
-use crate::config::{Config, Filling, Guard};
+use crate::config::{Config, Guard};
 use crate::device::{DeviceError, ErrorKind, Host, MemoryInfo};
 use crate::error::Error;
 use crate::heap::Outcome;
@@ -106,8 +105,8 @@ pub(crate) struct Arena<P: Platform> {
     pub plans: Plans<P::Lock>,
     /// The memory on pages.
     pub paging: Paging<P>,
-    /// Which requests get a guarded block.
-    pub guarding: Guarding,
+    /// Guarded blocks, and what is written to blocks and checked.
+    pub debug: DebugLayer,
     /// What waits for the device.
     pub waits: Waits<P>,
     /// What `reclaim:auto` has learned, and its budget.
@@ -194,7 +193,7 @@ empty_by! {
         heaps: empty!(),
         plans: empty!(),
         paging: empty!(),
-        guarding: empty!(),
+        debug: empty!(),
         waits: empty!(),
         idle: Ranked::new(Rank::Idle, empty!()),
         peaks: empty!(),
@@ -216,10 +215,9 @@ impl<P: Platform> Arena<P> {
         self.heaps.start(number, config.policy());
         self.waits.start(config.policy().traits().moves_pages);
         self.plans.start(config);
-        self.guarding.start(config);
+        self.debug.start(&self.driver.flags, config);
         self.peaks.device.start(config.max_split_size());
         self.driver.flags.set(flags::DIRECT, !config.policy().traits().caches);
-        self.driver.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
         if let Some(memory) = memory {
             self.driver.note_memory(memory, 0);
             self.ledger.set_limit(fraction_of(config.per_process_memory_fraction(), memory.total));

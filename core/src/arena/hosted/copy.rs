@@ -37,7 +37,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
         heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
         plans: Plans::of(plans.map(|(server, planner)| server.copy_of(&held.lanes, planner))),
         paging: held.paging.copy(),
-        guarding: arena.guarding.copy(),
+        debug: arena.debug.copy(),
         waits: held.waits.copy(),
         idle: Ranked::new(Rank::Idle, IdleMemory::default()),
         peaks: arena.peaks.copy(*held.peaks),

@@ -12,13 +12,15 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::paging::Paging;
-use crate::arena::{Arena, OnDevice, Platform};
+use crate::arena::waits::Outside;
+use crate::arena::{Arena, OnDevice, Platform, debug};
 use crate::device::{Descriptor, PhysicalHandle};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Segment};
 use crate::pages::pins::Pin;
 use crate::stats::MemoryCall;
+use crate::streams::pending::PendingBlock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -120,7 +122,11 @@ impl<'a, P: Platform> Extents<'a, P> {
         let pin = pin.ok_or(Error::NotPinned(ptr))?;
         let mut heap = device.heaps.lock(pin.slot);
         count_pin(&mut heap, pin, -1);
-        device.end_pin(pin.slot, heap, DevicePtr(pin.at), pin.segment);
+        if let Some(index) =
+            debug::end_pin(&device.driver.flags, &device.paging, &mut heap, DevicePtr(pin.at), pin.segment)
+        {
+            device.free_if_unused(heap, PendingBlock { slot: pin.slot, index });
+        }
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::arena::Platform;
-use crate::arena::flags::{self, Flags};
+use crate::arena::flags;
 use crate::arena::holdings::Holdings;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
@@ -15,10 +15,9 @@ use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
 use crate::config::Guard;
 use crate::device::StreamOrder;
-use crate::device::explanation::STREAMS;
 use crate::error::Error;
 use crate::pages::Batch;
-use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
+use crate::pages::guards::{GuardedBlock, GuardedPlace, Guards, Shelf};
 use crate::units::{DevicePtr, StreamId};
 use core::cell::Cell;
 
@@ -137,8 +136,8 @@ impl<P: Platform> Mapper<'_, P> {
     }
 
     /// Gives back the addresses of all unmapped guarded blocks.
-    pub(super) fn end_quarantine(&self) {
-        while self.driver.flags.has(flags::GUARDED) && self.forget_oldest(0) {}
+    pub(in crate::arena) fn end_quarantine(&self) {
+        while self.forget_oldest(0) {}
     }
 
     /// Gives back the addresses kept away longest, if more than `keep` blocks are unmapped.
@@ -162,15 +161,6 @@ impl<P: Platform> Holdings<'_, P> {
         let keep = self.settings.config.lock().quarantine();
         self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base, behind, keep))
     }
-
-    /// Gives back the addresses of all unmapped guarded blocks.
-    pub(crate) fn end_quarantine(&self) {
-        if self.driver.flags.has(flags::GUARDED)
-            && let Some(mapper) = self.mapper()
-        {
-            mapper.end_quarantine();
-        }
-    }
 }
 
 impl<P: Platform> Paging<P> {
@@ -181,40 +171,8 @@ impl<P: Platform> Paging<P> {
         ledger.leak(leaked);
     }
 
-    /// Returns whether a guarded block with mapped addresses begins at `at`.
-    pub(in crate::arena) fn is_guarded(&self, flags: &Flags, at: DevicePtr) -> bool {
-        flags.has(flags::GUARDED) && self.pool.lock().guards.is_mapped(at)
-    }
-
-    /// Notes the free of the guarded block at `at`, and the streams that were said to use the
-    /// block.
-    pub(in crate::arena) fn note_guarded_free(&self, at: DevicePtr, site: u32, uses: impl Iterator<Item = StreamId>) {
-        let uses = uses.take(STREAMS).collect();
-        self.pool.lock().guards.note_free(at, site, uses);
-    }
-
-    /// Notes that the guarded block at `at` stays for a pin. Returns false without a mapped block.
-    pub(in crate::arena) fn note_guarded_pin(&self, at: DevicePtr) -> bool {
-        self.pool.lock().guards.stay_pinned(at)
-    }
-
-    /// Notes the end of the last pin of the guarded block at `at`. Returns whether the block has
-    /// stayed for it.
-    pub(in crate::arena) fn end_guarded_pin(&self, at: DevicePtr) -> bool {
-        self.pool.lock().guards.end_pin(at)
-    }
-
-    /// Notes that the free of the guarded block at `at` has failed.
-    pub(in crate::arena) fn undo_guarded_free(&self, flags: &Flags, at: DevicePtr) {
-        if flags.has(flags::GUARDED) {
-            self.pool.lock().guards.undo_free(at);
-        }
-    }
-
-    /// Returns the guarded block to whose addresses `ptr` belongs, and the number of frees of
-    /// guarded blocks so far.
-    pub(in crate::arena) fn guarded_around(&self, ptr: DevicePtr) -> Option<(GuardedBlock, u64)> {
-        let pages = self.pool.lock();
-        pages.guards.around(ptr).map(|block| (block.clone(), pages.guards.frees))
+    /// Calls `with` with the table of guarded blocks, which is locked meanwhile.
+    pub(in crate::arena) fn with_guards<T>(&self, with: impl FnOnce(&mut Guards<P::Storage>) -> T) -> T {
+        with(&mut self.pool.lock().guards)
     }
 }

@@ -29,7 +29,7 @@ mod wake;
 
 pub use remaining::Remaining;
 
-use crate::arena::guarding::Guarding;
+use crate::arena::debug::DebugLayer;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::paging::heap_mapper::HeapMapper;
@@ -120,7 +120,7 @@ pub(crate) struct Parker<'a, P: Platform> {
     mapper: HeapMapper<'a, P>,
     /// Writes the fills and canaries of blocks. It must queue nothing on them while they are
     /// asleep.
-    guarding: &'a Guarding,
+    debug: &'a DebugLayer,
     target: ParkTarget,
     _turn: Taken<'a>,
 }
@@ -137,7 +137,7 @@ impl<'a, P: Platform> Parker<'a, P> {
         let mapper = device.heap_mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
         let turn = mapper.paging.parking.try_take().ok_or(busy)?;
-        Ok(Self { mapper, guarding: &device.arena.guarding, target, _turn: turn })
+        Ok(Self { mapper, debug: &device.arena.debug, target, _turn: turn })
     }
 
     fn report(&self) -> ParkReport {

@@ -180,7 +180,7 @@ impl<P: Platform> Parker<'_, P> {
     /// Waits for the work that the ends of frees have queued on the memory of the target. Later
     /// ends queue nothing.
     fn end_fills<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, order: ParkOrder) -> Result<(), Error> {
-        if !self.guarding.tends_frees() {
+        if !self.debug.tends_frees() {
             return Ok(());
         }
         self.in_each_heap(Heap::rest);

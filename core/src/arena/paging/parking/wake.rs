@@ -82,14 +82,14 @@ impl<P: Platform> Parker<'_, P> {
         let Mapper { driver, heaps, paging, .. } = *self.mapper;
         let is_kept = |page: &HomePage| matches!(paging.pool.lock()[page.page].kept, Kept::Saved(_));
         let mut renewed = self.pages().filter(|(_, page)| page.asleep && !is_kept(page));
-        renewed.try_for_each(|(slot, page)| self.guarding.renew_canaries(driver, heaps, slot, &page))
+        renewed.try_for_each(|(slot, page)| self.debug.renew_canaries(driver, heaps, slot, &page))
     }
 
     /// Lets the target's memory serve requests again.
     pub(super) fn end_sleep(&self) {
         let Mapper { driver, heaps, .. } = *self.mapper;
-        if self.guarding.tends_frees() {
-            self.slots().for_each(|slot| self.guarding.end_rest(driver, heaps, slot));
+        if self.debug.tends_frees() {
+            self.slots().for_each(|slot| self.debug.end_rest(driver, heaps, slot));
         }
         self.target.set_asleep(heaps, false);
     }

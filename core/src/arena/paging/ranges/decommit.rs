@@ -162,7 +162,7 @@ impl<P: Platform> RangeMapper<'_, P> {
     /// `stream`. The departure to come is after this fill.
     fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let step = self.range_step();
-        let (Some(value), Some(contents)) = (self.guarding.value_of_freed(), self.driver.device().contents()) else {
+        let (Some(value), Some(contents)) = (self.debug.value_of_freed(), self.driver.device().contents()) else {
             return Ok(());
         };
         let mut at = part.begin;
@@ -194,7 +194,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         };
         let Some(first) = first else {
             // All streams have ended. Without a departure, their work has already been waited for.
-            if self.guarding.value_of_freed().is_some() {
+            if self.debug.value_of_freed().is_some() {
                 // On no stream, only the host can order a fill. The caller keeps captures from
                 // starting.
                 if ended != NONE {

@@ -24,7 +24,7 @@ pub(crate) mod table;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 
-use crate::arena::guarding::Guarding;
+use crate::arena::debug::DebugLayer;
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::Mapper;
@@ -118,7 +118,7 @@ pub(crate) struct RangeMapper<'a, P: Platform> {
     /// The stitched policy. Its budget applies to ranges, and its heaps give free pages.
     stitcher: Option<Stitcher<'a, P>>,
     /// The value with which memory is filled when it is given up.
-    guarding: &'a Guarding,
+    debug: &'a DebugLayer,
     peaks: &'a Peaks<P::Lock>,
     /// The counters that the peaks follow.
     counters: Counters<'a, P>,
@@ -135,10 +135,10 @@ impl<'a, P: Platform> Deref for RangeMapper<'a, P> {
 impl<'a, P: Platform> RangeMapper<'a, P> {
     /// Returns the operations on the elastic ranges of a device, if it has virtual memory.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        let Arena { guarding, peaks, .. } = device.arena;
+        let Arena { debug, peaks, .. } = device.arena;
         let held = device.holdings();
         let (mapper, stitcher) = (held.mapper()?, held.stitcher());
-        Some(Self { mapper, stitcher, guarding, peaks, counters: held.counters() })
+        Some(Self { mapper, stitcher, debug, peaks, counters: held.counters() })
     }
 
     /// Notes all later calls to virtual memory in `request`.

@@ -10,9 +10,9 @@
 //! waits.
 
 use crate::arena::Platform;
+use crate::arena::debug::{DebugLayer, is_guarded};
 use crate::arena::driver::Driver;
-use crate::arena::flags::{self, Flags};
-use crate::arena::guarding::Guarding;
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::paging::Paging;
 use crate::arena::tracing::Recorder;
@@ -37,7 +37,7 @@ fn checked_bytes(size: u64, requested: u64) -> usize {
     (size - requested).min(CHECKED as u64) as usize
 }
 
-impl Guarding {
+impl DebugLayer {
     /// Writes what the settings say to a new block of the heap in `slot`, in the order of its
     /// stream.
     ///
@@ -65,12 +65,6 @@ impl Guarding {
         on_alloc.map_or(Ok(()), |value| driver.call(|_| contents.fill(stream, ptr, size, value)))?;
         let at = ptr.offset(requested);
         if canary && slack > 0 { driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
-    }
-
-    /// Returns whether something is to be done with the contents of a pending block before the
-    /// block becomes free.
-    pub(super) fn has_end(&self, flags: &Flags, pool: u32) -> bool {
-        flags.has(flags::WATCHED) && self.filling().ends_frees() && pool == 0
     }
 
     /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any
@@ -111,7 +105,7 @@ impl Guarding {
             // Without a stream that surely exists, the device fills apart, and the call waits.
             let filled = driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams.
-            if let Some(stream) = stream.filter(|_| filled.is_ok() && paging.is_guarded(&driver.flags, at)) {
+            if let Some(stream) = stream.filter(|_| filled.is_ok() && is_guarded(&driver.flags, paging, at)) {
                 let _shown_by_health = driver.call(|device| device.synchronize(stream));
             }
         }
@@ -174,12 +168,6 @@ impl Guarding {
                 driver.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
             }
         }
-    }
-
-    /// Sets whether the own stream of each block counts as a use. It always does where blocks are
-    /// filled.
-    pub(crate) fn watch_frees(&self, flags: &Flags, on: bool) {
-        flags.set(flags::WATCHED, on || self.filling() != Filling::NOTHING);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::arena::heaps::Heaps;
 use crate::arena::paging::Paging;
 use crate::device::explanation::{Explanation, Holder, STREAMS};
 use crate::heap::block::State;
-use crate::pages::guards::GuardStage;
+use crate::pages::guards::{GuardStage, Guards};
 use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
 use crate::trace::call_sites::CallSites;
@@ -15,7 +15,8 @@ use crate::units::{DeviceIndex, DevicePtr};
 impl<P: Platform> Paging<P> {
     /// Explains an address of a guarded block, or of the addresses beside one.
     pub(crate) fn explain(&self, device: DeviceIndex, address: DevicePtr) -> Option<Explanation> {
-        let (block, frees) = self.guarded_around(address)?;
+        let around = |guards: &mut Guards<P::Storage>| Some((guards.around(address)?.clone(), guards.frees));
+        let (block, frees) = self.with_guards(around)?;
         Some(Explanation {
             address,
             block: block.place.at,
