@@ -243,10 +243,12 @@ fn cmake_says_in_one_sentence_that_cargo_is_missing() {
 
 #[test]
 fn cmake_finds_the_package_after_it_was_moved() {
-    let (first, second) = (empty("before"), empty("after"));
-    install(&first, &[]);
-    std::fs::remove_dir(&second).expect("it is empty");
-    std::fs::rename(&first, &second).expect("it can be moved");
+    // A copy has no file that names the first folder, so that it would be the same without it.
+    let second = empty("after");
+    let parts = ["include", "lib", "share"].map(|part| installed().join(part));
+    succeed(Command::new("cp").arg("-a").args(parts).arg(&second)).expect("cp is there");
+    let named = output(Command::new("grep").arg("-rlF").arg(installed()).arg(&second)).expect("grep is there");
+    assert_eq!((named.status.code(), printed(&named).as_str()), (Some(1), ""));
     build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", second.display()), "-DCACHALOT_SHARED=ON"], "moved");
 }
 
