@@ -19,6 +19,7 @@ sets=(
   "cachalot --no-default-features"
   "cachalot --no-default-features --features tune"
   "cachalot --no-default-features --features metrics"
+  "cachalot --no-default-features --features policies"
   "cachalot --features linked"
   "cachalot --features c"
   "cachalot-library"
@@ -34,6 +35,7 @@ sets=(
   "cachalot-snapshot"
   "cachalot-snapshot --no-default-features"
   "cachalot-replay"
+  "cachalot-policies"
   "cachalot-tuner"
   "cachalot-tuner --features serde"
   "cachalot-gate"
@@ -44,7 +46,7 @@ sets=(
 
 # A set that is not listed would never be built.
 features=$(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' $(git ls-files '*/Cargo.toml') | sort | tr '\n' ' ')
-if [ "$features" != "alloc c capi default default default default default files linked linked linked log metrics paranoid serde serde sqlite std tune " ]; then
+if [ "$features" != "alloc c capi default default default default default files linked linked linked log metrics paranoid policies serde serde sqlite std tune " ]; then
   echo "tests/features.sh: the features are now $features: list their sets" >&2
   exit 1
 fi

@@ -21,7 +21,7 @@ if ! rustup run "$toolchain" rustc --version >/dev/null 2>&1 &&
 fi
 # The compiler's own folder: the builds of two compilers would replace each other.
 crates=(-p cachalot -p cachalot-core -p cachalot-cuda -p cachalot-cuda-abi -p cachalot-planner -p cachalot-snapshot -p cachalot-atomic-file
-  -p cachalot-tuner -p cachalot-cudarc)
+  -p cachalot-policies -p cachalot-tuner -p cachalot-cudarc)
 if [ "${1:-}" = --all ]; then
   crates=(--workspace)
 fi

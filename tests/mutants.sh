@@ -4,7 +4,7 @@
 #
 #   tests/mutants.sh CRATE [JOBS] [SECONDS]
 #
-# CRATE is cachalot-core, cachalot-snapshot, cachalot-cuda or cachalot. JOBS changes are judged side by side, 2 by default. The programs,
+# CRATE is cachalot-core, cachalot-policies, cachalot-snapshot, cachalot-cuda or cachalot. JOBS changes are judged side by side, 2 by default. The programs,
 # the list of changes and the results are in target/mutants/CRATE. Another call goes on there, and a call at another commit begins
 # anew. On another machine, without a compiler, `cachalot-mutants run FOLDER` runs a copy of the folder.
 #
@@ -27,6 +27,7 @@ case $crate in
   cachalot-core)
     further=(--then cachalot-tests:courses --then cachalot-worlds:all --then cachalot-exhaustive:all --then cachalot-tests:allocator)
     ;;
+  cachalot-policies) further=(--then cachalot-tests:courses --then cachalot-tests:allocator) ;;
   cachalot-snapshot) further=(--then cachalot-snapshot:all --then cachalot-tests:allocator) ;;
   # The C programs of its tests link the library with the changes.
   cachalot)

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
-published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda-abi cachalot-cuda cachalot-tuner cachalot cachalot-cudarc
+published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-policies cachalot-snapshot cachalot-cuda-abi cachalot-cuda cachalot-tuner cachalot cachalot-cudarc
   cachalot-replay cachalot-gate cachalot-run cachalot-cli)
 headers=(cachalot.h cachalot/{blocks,cache,devices,diagnose,parking,plan,pools,ranges,settings,simulated,status,streams,tags}.h
   cachalot.hpp cachalot/{blocks,cache,devices,diagnose,failures,parking,plan,pools,ranges,resource,streams,tags}.hpp

@@ -13,5 +13,5 @@ modules=()
 for file in $(grep -l 'proptest!' tests/tests/*.rs); do
   modules+=("$(basename "$file" .rs)::")
 done
-cargo test --locked --profile campaign -p cachalot-core -p cachalot-planner -p cachalot-snapshot --lib
+cargo test --locked --profile campaign -p cachalot-core -p cachalot-policies -p cachalot-planner -p cachalot-snapshot --lib
 cargo test --locked --profile campaign -p cachalot-tests --test allocator --test planning -- "${modules[@]}"

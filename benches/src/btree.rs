@@ -324,7 +324,7 @@ impl BTree {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(settings: &Settings) -> Option<Self> {
-        let config = Config::parse(&settings.config).expect("the configuration is valid");
+        let config = cachalot_policies::parse(&settings.config).expect("the configuration is valid");
         if settings.limit.is_some() || config.expandable_segments() {
             return None;
         }

@@ -3,13 +3,14 @@
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Lock, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Lock, StreamId};
+use cachalot_policies::Tables;
 use std::sync::Arc;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// An allocator with statistics, whose heaps are locked by `R`. Clones share the allocator.
-pub struct Cachalot<R: Lock>(Arc<Allocator<SimulatedDevice, R, Growable>>);
+pub struct Cachalot<R: Lock>(Arc<Allocator<SimulatedDevice, R, Tables>>);
 
 impl<R: Lock> Clone for Cachalot<R> {
     fn clone(&self) -> Self {
@@ -23,14 +24,14 @@ impl<R: Lock> Cachalot<R> {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(settings: &Settings) -> Self {
-        let config = Config::parse(&settings.config).expect("the configuration is valid");
+        let config = cachalot_policies::parse(&settings.config).expect("the configuration is valid");
         let allocator = Allocator::new([SimulatedDevice::new(CAPACITY)], &config).expect("one device fits");
         allocator.settings(DEVICE).expect("the device exists").set_limit(settings.limit);
         Self(Arc::new(allocator))
     }
 
     /// Returns the allocator.
-    pub fn allocator(&self) -> &Allocator<SimulatedDevice, R, Growable> {
+    pub fn allocator(&self) -> &Allocator<SimulatedDevice, R, Tables> {
         &self.0
     }
 }

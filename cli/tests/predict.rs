@@ -1,7 +1,8 @@
 //! `cachalot predict`: peaks of recorded programs, of scaled programs, and of lists of requests.
 
 use crate::common::{Finished, cachalot, folder, trace, write};
-use cachalot_core::config::{PLANNED, POLICIES};
+use cachalot_core::config::PLANNED;
+use cachalot_policies::NAMES as POLICIES;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;

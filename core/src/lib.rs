@@ -21,13 +21,14 @@
 //! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
 //! * [`config`]: the list of all settings, and the policies.
 //! * [`Fixed`]: tables that need no heap, and how many bytes a given capacity takes.
+//! * [`suballoc`]: how to write a policy that cuts segments by itself, and [`records`] for it.
 //! * [`BasicDevice`]: how to implement a device in ten methods, and [`forward`]: how to wrap
 //!   another device.
 //!
 //! # Features
 //! | feature | effect |
 //! |---|---|
-//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, `would_fit`, plans, and the policies that cut segments by themselves |
+//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, `would_fit`, plans, and policies of the host |
 //! | `paranoid` | checks every invariant and the order of locks around each operation; needs std |
 //!
 //! The target needs 64-bit atomic operations.
@@ -45,6 +46,7 @@
 //! device                the interface that the host implements
 //! stats · trace         counters and peaks · recorded events
 //! config · pool         settings, policies, rounding · names, options and routes of pools
+//! suballoc              the contract of a policy that cuts segments by itself
 //! tables                tables of growing or fixed capacity
 //! sync · units · shares locks and atomics · addresses, streams, sizes · shares of limited memory
 //! ```
@@ -80,6 +82,9 @@ compile_error!(
 extern crate alloc;
 #[cfg(any(test, loom, feature = "paranoid"))]
 extern crate std;
+// The tests compile an example of the crate.
+#[cfg(all(test, feature = "alloc"))]
+extern crate self as cachalot_core;
 
 mod allocator;
 mod arena;
@@ -97,6 +102,7 @@ pub mod shares;
 mod snapshot;
 mod stats;
 mod streams;
+pub mod suballoc;
 mod sync;
 mod tables;
 mod trace;
@@ -114,6 +120,17 @@ pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, Par
 pub use arena::paging::ranges::Reservation;
 pub use arena::request::Forecast;
 pub use arena::tuning::{TuneReport, TuneStage};
+/// The core's own tables, for the records of a policy of your own.
+///
+/// An entry is a number, and room is made ahead: a table without room refuses before anything
+/// changes.
+pub mod records {
+    pub use crate::tables::Table;
+    pub use crate::tables::hash_index::{HashIndex, Indexed};
+    pub use crate::tables::radix_tree::{Key, Link, RadixTree};
+    pub use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+}
+
 pub use config::Config;
 pub use config::rounding::PoolKind;
 pub use device::oom::{AddressLack, OutOfMemory, PyTorchSize, TagReport, TagShares};

@@ -24,6 +24,8 @@
 //! # Features
 //! * `tune`, on by default: [`AutoTuner`], the search for better settings (`tune:auto`).
 //! * `metrics`, on by default: [`metrics`], the statistics as text for Prometheus.
+//! * `policies`, on by default: the policies `buddy`, `size_class` and `slab` in the texts of
+//!   [`parse`] and of the C interface.
 //! * `linked`: takes the driver's functions from a program that links `-lcuda`, in place of loading
 //!   `libcuda.so.1`.
 //! * `c`: the C interface, for the crate `cachalot-library`, which makes `libcachalot.a` and
@@ -54,7 +56,10 @@ pub use cachalot_cuda::lock::{self, HeapLock};
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};
 #[cfg(feature = "metrics")]
 pub use cachalot_snapshot::metrics::of_allocator as metrics;
-pub use open::{CudaAllocator, HostAllocator, OpenError, SimulatedAllocator, open_cuda, open_host, open_simulated};
+pub use open::{
+    CudaAllocator, HostAllocator, OpenError, POLICIES, SimulatedAllocator, Tables, open_cuda, open_host,
+    open_simulated, parse, settings,
+};
 pub use planner::Planner;
 #[cfg(feature = "tune")]
 pub use tuning::AutoTuner;

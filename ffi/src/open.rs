@@ -1,18 +1,20 @@
 //! Allocators for Rust programs: the types without parameters, and opening them in one call.
 
-use cachalot_core::config::ConfigError;
+#[cfg(not(feature = "policies"))]
+use cachalot_core::config::Policies;
+use cachalot_core::config::{ConfigError, REFERENCE, SettingReference};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceError, DeviceResult, Error, Growable};
+use cachalot_core::{Allocator, Config, DeviceError, DeviceResult, Error};
 use cachalot_cuda::HeapLock;
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, HOST_SETTINGS, HostDevice, LoadError, StreamIdentity, Streams};
 use core::fmt;
 use std::sync::Arc;
 
 /// The allocator over devices of the CUDA driver, as used by the C ABI.
-pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Growable>;
+pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Tables>;
 
 /// The allocator over simulated devices, which need no GPU. Their addresses stand for no memory.
-pub type SimulatedAllocator = Allocator<SimulatedDevice, HeapLock, Growable>;
+pub type SimulatedAllocator = Allocator<SimulatedDevice, HeapLock, Tables>;
 
 /// Opens an allocator over one simulated device with `bytes` bytes of memory. Needs no GPU.
 ///
@@ -41,7 +43,7 @@ pub fn open_cuda(ordinals: &[u32], config: &Config) -> Result<CudaAllocator, Ope
 }
 
 /// The allocator over pinned memory of the host, as used by the C ABI with `CACHALOT_HOST`.
-pub type HostAllocator = Allocator<HostDevice, HeapLock, Growable>;
+pub type HostAllocator = Allocator<HostDevice, HeapLock, Tables>;
 
 /// Opens an allocator over pinned memory of the host, for the GPUs with the given ordinals:
 /// `DeviceIndex(0)` is memory on the NUMA node of the first of `ordinals`. Every GPU may use all of
@@ -66,15 +68,46 @@ pub fn open_host(ordinals: &[u32], settings: &str) -> Result<HostAllocator, Open
     Allocator::new(devices, &config).map_err(|error| OpenError::Allocator(Box::new(error)))
 }
 
+/// The policies besides the core's own: none without the feature `policies`.
+#[cfg(not(feature = "policies"))]
+pub const POLICIES: Policies = Policies::NONE;
+#[cfg(feature = "policies")]
+pub use cachalot_policies::{POLICIES, Tables};
+
+/// The tables of an allocator, and the policies that its paths are compiled with.
+#[cfg(not(feature = "policies"))]
+pub type Tables = cachalot_core::Growable;
+
+/// Returns all settings, sorted by key: those of the core, and of [`POLICIES`].
+#[must_use]
+pub fn settings() -> Vec<SettingReference> {
+    let mut all: Vec<_> = REFERENCE.into_iter().copied().chain(POLICIES.settings()).collect();
+    all.sort_by_key(|setting| setting.key);
+    all
+}
+
+/// Parses settings, which may name a policy of [`POLICIES`].
+///
+/// ```
+/// let allocator = cachalot::open_simulated(16 << 30, &cachalot::parse("policy:buddy,arena_mb:128")?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`ConfigError`] at the first mistake.
+pub fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse_with(POLICIES, text)
+}
+
 /// Parses settings of host memory. Only the caching policy has the keys of [`HOST_SETTINGS`].
 pub(crate) fn host_config(settings: &str) -> Result<Config, ConfigError> {
-    let config = Config::parse(settings)?;
+    let config = parse(settings)?;
     if !config.policy().traits().follows_pytorch {
         return Ok(config);
     }
     // A later setting wins.
     let comma = if settings.is_empty() { "" } else { "," };
-    Config::parse(&format!("{HOST_SETTINGS}{comma}{settings}"))
+    parse(&format!("{HOST_SETTINGS}{comma}{settings}"))
 }
 
 /// Opens devices of one kind, with one table of streams. After a failure closes the devices already

@@ -22,10 +22,10 @@ struct Job {
 ///
 /// ```
 /// use cachalot::simulated::SimulatedDevice;
-/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, StreamId, Planner};
+/// use cachalot::{Allocator, Config, DeviceIndex, Tables, HeapLock, StreamId, Planner};
 ///
 /// let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:100")?;
-/// let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 30)], &config)?;
+/// let allocator = Allocator::<_, HeapLock, Tables>::new([SimulatedDevice::new(1 << 30)], &config)?;
 /// let planner = Planner::default();
 /// for _ in 0..4 {
 ///     planner.iteration(&allocator, DeviceIndex(0))?;
@@ -122,8 +122,9 @@ impl core::fmt::Debug for Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tables;
     use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-    use cachalot_core::{Config, Growable, StreamId};
+    use cachalot_core::{Config, StreamId};
     use cachalot_cuda::HeapLock;
 
     const DEVICES: [DeviceIndex; 2] = [DeviceIndex(0), DeviceIndex(1)];
@@ -131,7 +132,7 @@ mod tests {
     /// Announces an iteration of `blocks` blocks of different sizes and lives.
     fn iterate(
         planner: &Planner,
-        allocator: &Allocator<SimulatedDevice, HeapLock, Growable>,
+        allocator: &Allocator<SimulatedDevice, HeapLock, Tables>,
         device: DeviceIndex,
         blocks: u64,
     ) {
@@ -152,7 +153,7 @@ mod tests {
         static ADDRESSES: AddressSpace = AddressSpace::new(1 << 44..1 << 46);
         let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:60000").unwrap();
         let devices = [1_u64 << 40; 2].map(|bytes| SimulatedDevice::within(&ADDRESSES, bytes));
-        let allocator = Allocator::<_, HeapLock, Growable>::new(devices, &config).unwrap();
+        let allocator = Allocator::<_, HeapLock, Tables>::new(devices, &config).unwrap();
         let planner = Planner::default();
         for _ in 0..3 {
             // Few blocks are planned at once, and many not before the deadline.
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn waiting_ends_when_everything_is_planned() {
         let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:200").unwrap();
-        let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 40)], &config).unwrap();
+        let allocator = Allocator::<_, HeapLock, Tables>::new([SimulatedDevice::new(1 << 40)], &config).unwrap();
         let planner = Planner::default();
         while planner.jobs.lock().unwrap().is_empty() {
             iterate(&planner, &allocator, DEVICES[0], 1000);

@@ -7,7 +7,7 @@ use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::c::capi::cachalot_write_metrics;
 use cachalot::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
-use cachalot::config::{PLANNED, POLICIES};
+use cachalot::config::PLANNED;
 use cachalot::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot::prelude::*;
 use cachalot::simulated::SimulatedDevice;
@@ -24,14 +24,14 @@ const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// Returns every policy, and expandable segments.
 fn policies() -> impl Iterator<Item = String> {
-    let named = POLICIES.iter().filter(|&&policy| policy != PLANNED).map(|policy| format!("policy:{policy}"));
+    let named = cachalot::POLICIES.names().filter(|&policy| policy != PLANNED).map(|policy| format!("policy:{policy}"));
     named.chain(["expandable_segments:True".to_owned()])
 }
 
 /// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks,
 /// and requests that failed.
 fn busy(policy: &str) -> SimulatedAllocator {
-    let config = Config::parse(policy).expect(policy);
+    let config = cachalot::parse(policy).expect(policy);
     let devices = [SimulatedDevice::new(512 * MIB), SimulatedDevice::new(512 * MIB)];
     let allocator = Allocator::new(devices, &config).expect(policy);
     allocator.settings(DEVICE).expect("a device").set_limit(Some(300 * MIB));

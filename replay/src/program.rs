@@ -6,8 +6,9 @@ pub use cachalot_tuner::program::{
     nanoseconds_per_call,
 };
 
+use cachalot_core::Allocator;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Growable};
+use cachalot_policies::Tables;
 
 /// The core's allocator over a simulated device.
-pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
+pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Tables>;

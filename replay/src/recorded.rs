@@ -2,7 +2,6 @@
 
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
 use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
-use cachalot_core::Config;
 use std::collections::{HashMap, HashSet};
 
 /// The memory of a recording: held from the device, and live for the program.
@@ -75,7 +74,7 @@ impl RecordedPeaks {
 
 impl<'t> RecordFold<'t> {
     fn begin(trace: &'t Trace) -> Self {
-        let config = Config::parse(trace.config()).unwrap_or_default();
+        let config = cachalot_policies::parse(trace.config()).unwrap_or_default();
         let mut fold = Self {
             memory: Memory::default(),
             sizes: sizes(trace),

@@ -104,7 +104,7 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     if let Some(missing) = driver.missing().find(|entry| NEEDED.contains(&entry.symbol)) {
         return Err(format!("the driver has no {}, which the run needs", missing.symbol.to_string_lossy()).into());
     }
-    let config = Config::parse(&options.config).map_err(|error| error.to_string())?;
+    let config = cachalot_policies::parse(&options.config).map_err(|error| error.to_string())?;
     // One table for all devices: a stream of one device may use blocks of another device.
     let numbers = Arc::new(Streams::new());
     let identity = match options.identity {

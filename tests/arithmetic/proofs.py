@@ -151,12 +151,12 @@ SOURCE = {
         "let bit = (word | 1).ilog2() as u8;",
         "base + (bit - bit % DIGIT_BITS)",
     ],
-    "core/src/heap/suballoc/buddy/mod.rs": [
+    "policies/src/buddy/mod.rs": [
         "2 << ((bytes - 1) | (MIN_BLOCK - 1)).ilog2()",
         "const MIN_BLOCK_LOG2: u32 = 10;",
         "size.trailing_zeros() - MIN_BLOCK_LOG2",
     ],
-    "core/src/heap/suballoc/slab.rs": ["pub(crate) const LARGEST_MAX: u64 = SLAB_BYTES / 4;"],
+    "policies/src/slab.rs": ["pub(crate) const LARGEST_MAX: u64 = SLAB_BYTES / 4;"],
     "core/src/arena/paging/ranges/table.rs": [
         "let first = begin.saturating_sub(self.at).min(self.bytes) / step;",
         "let last = end.saturating_sub(self.at).min(self.bytes) / step;",

@@ -5,7 +5,8 @@
 //! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house configuration_page`.
 
 use cachalot_core::Config;
-use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
+use cachalot_core::config::{ConfigError, PLANNED, SettingDefault, SettingReference};
+use cachalot_policies::{NAMES as POLICIES, settings};
 use cachalot_tests::generated;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,7 +28,7 @@ const HEADER_COLUMNS: usize = 100;
 
 fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
     let policy = if key == "policy" { String::new() } else { format!("policy:{policy},") };
-    Config::parse(&format!("{policy}{key}:{value}"))
+    cachalot_policies::parse(&format!("{policy}{key}:{value}"))
 }
 
 /// Returns the policies with the key: policies without a fallback, or else `planned`.
@@ -40,7 +41,10 @@ fn policies(setting: &SettingReference) -> Vec<&'static str> {
 
 /// Returns the parser's description of the values that a key accepts.
 fn accepted(setting: &SettingReference) -> String {
-    setting.accepted().unwrap_or_else(|| panic!("{}: every value is accepted", setting.key)).to_string()
+    setting
+        .accepted(cachalot_policies::POLICIES)
+        .unwrap_or_else(|| panic!("{}: every value is accepted", setting.key))
+        .to_string()
 }
 
 fn heading(policies: &[&str]) -> String {
@@ -66,7 +70,7 @@ fn row(setting: &SettingReference) -> String {
 /// Builds the tables: one per set of policies with common keys, the largest set first.
 fn tables() -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
-    for setting in &REFERENCE {
+    for setting in &settings() {
         let policies = policies(setting);
         let row = row(setting);
         match groups.iter_mut().find(|(found, _)| *found == policies) {
@@ -91,7 +95,7 @@ fn tables() -> String {
 /// Builds one table of all settings, sorted by key.
 fn table() -> String {
     let mut text = String::from("| key | policies | accepted | default | effect |\n|---|---|---|---|---|\n");
-    for setting in &REFERENCE {
+    for setting in &settings() {
         let policies = policies(setting);
         let SettingReference { key, effect, .. } = setting;
         let (accepted, default) = (accepted(setting), default(setting));
@@ -135,8 +139,13 @@ fn the_header_names_the_library_s_policies() {
 
 #[test]
 fn a_setting_names_the_policies_whose_strings_may_have_it() {
-    for setting in &REFERENCE {
-        assert_eq!(setting.policies().collect::<Vec<_>>(), policies(setting), "{}", setting.key);
+    for setting in &settings() {
+        assert_eq!(
+            setting.policies(cachalot_policies::POLICIES).collect::<Vec<_>>(),
+            policies(setting),
+            "{}",
+            setting.key
+        );
     }
 }
 
@@ -147,9 +156,9 @@ fn the_page_has_the_library_s_settings() {
 
 #[test]
 fn the_defaults_are_those_of_the_parser() {
-    for setting in &REFERENCE {
+    for setting in &settings() {
         let policy = policies(setting)[0];
-        let without = Config::parse(&format!("policy:{policy}")).expect("a policy");
+        let without = cachalot_policies::parse(&format!("policy:{policy}")).expect("a policy");
         let with = |value| {
             let parsed = parse(policy, setting.key, value);
             parsed.unwrap_or_else(|error| panic!("{}: {error}", setting.key))
@@ -170,7 +179,7 @@ fn the_defaults_are_those_of_the_parser() {
 fn the_page_has_the_parser_s_errors() {
     let page = std::fs::read_to_string(PAGE).expect("the page is there");
     for mistake in ["max_split_size_mb:5", "max_split_size:64", "max_split_size_mb=64"] {
-        let error = Config::parse(mistake).expect_err(mistake).to_string();
+        let error = cachalot_policies::parse(mistake).expect_err(mistake).to_string();
         assert!(page.contains(&format!("\n{error}\n")), "{mistake}: {error}");
     }
 }

@@ -34,7 +34,7 @@ const MORE: [&str; 9] = [
 const ITERATIONS: usize = 4;
 
 fn twins(policy: &str) -> Result<Twins, String> {
-    let config = Config::parse(policy).map_err(|error| error.to_string())?;
+    let config = cachalot_policies::parse(policy).map_err(|error| error.to_string())?;
     Ok(Twins::alone_with(CAPACITY, &config).with_forecasts())
 }
 

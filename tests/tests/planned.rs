@@ -2,7 +2,7 @@
 //! bytes, no byte moves from stream to stream, and every statistic is exact.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::claims::Ranges;
 use cachalot_tests::consistency;
@@ -27,7 +27,8 @@ const CONFIGS: [&str; 5] = [
 ];
 
 fn subject(config: &str) -> Subject {
-    Allocator::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).expect(config)).expect("one device fits")
+    Allocator::new([SimulatedDevice::new(CAPACITY)], &cachalot_policies::parse(config).expect(config))
+        .expect("one device fits")
 }
 
 /// Announces an iteration, and plans the observed iteration.
@@ -455,7 +456,7 @@ fn what_never_repeats_is_served_rightly() {
 fn plans_given_up_while_they_come_into_force_stay_given_up() {
     type Interrupted = Allocator<Hooked, spin::mutex::SpinMutex<()>, Growable>;
     let device = DeviceIndex(0);
-    let config = Config::parse("policy:planned").unwrap();
+    let config = cachalot_policies::parse("policy:planned").unwrap();
     let allocator = Arc::new(Interrupted::new([Hooked::new(SimulatedDevice::new(1 << 30))], &config).unwrap());
     let announce = || {
         allocator.plans(device).unwrap().end_iteration().unwrap();

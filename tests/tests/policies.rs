@@ -2,7 +2,6 @@
 //! operation. `faults.rs` has failing device calls, and `threads.rs` has threads, over the same
 //! list of policies.
 
-use cachalot_core::Config;
 use cachalot_tests::policies::policies;
 use cachalot_tests::program::Op;
 use cachalot_tests::strategies::{plain, proptest_config, with_pools};
@@ -22,7 +21,7 @@ fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
 /// Checks that blocks tile the segments, statistics add up, blocks belong to the program, forecasts
 /// come true, limits hold, and all memory is released at the end.
 fn hold(policy: &str, program: &[Op]) -> Result<(), String> {
-    let config = Config::parse(policy).map_err(|error| error.to_string())?;
+    let config = cachalot_policies::parse(policy).map_err(|error| error.to_string())?;
     let mut twins = Twins::<spin::mutex::SpinMutex<()>>::alone_with(CAPACITY, &config).with_forecasts();
     for (number, op) in program.iter().enumerate() {
         let before = reserved(&twins);

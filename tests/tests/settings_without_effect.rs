@@ -3,7 +3,7 @@
 
 use cachalot_core::config::REFERENCE;
 use cachalot_core::simulated::Call;
-use cachalot_core::{Config, DevicePtr, Error, Host as _, StreamId};
+use cachalot_core::{DevicePtr, Error, Host as _, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const STREAMS: u64 = 2;
 
 /// Returns the notes of a configuration, in one text.
 fn notes(config: &str, limited: bool) -> String {
-    let config = Config::parse(config).unwrap_or_else(|error| panic!("{config}: {error}"));
+    let config = cachalot_policies::parse(config).unwrap_or_else(|error| panic!("{config}: {error}"));
     config.notes(limited).map(|note| note.to_string()).collect::<Vec<_>>().join("\n")
 }
 
@@ -155,10 +155,10 @@ fn a_key_without_a_note_changes_decisions() {
 
 #[test]
 fn a_default_has_no_note() {
-    for setting in &REFERENCE {
+    for setting in cachalot_policies::settings() {
         if let cachalot_core::config::SettingDefault::Value(value) = setting.default {
             let policy = ["caching", "bfc", "buddy", "size_class", "slab", "stitched", "planned"];
-            let config = |policy| Config::parse(&format!("policy:{policy},{}:{value}", setting.key));
+            let config = |policy| cachalot_policies::parse(&format!("policy:{policy},{}:{value}", setting.key));
             let config = policy.into_iter().find_map(|policy| config(policy).ok()).expect("a policy has the key");
             assert_eq!(config.notes(false).count(), 0, "{config}");
         }
@@ -193,7 +193,7 @@ fn the_configurations_in_the_documents_have_no_notes() {
         let text = fs::read_to_string(&document).expect("the document is text");
         let words = text.split(|c: char| c.is_whitespace() || "`\"'()=".contains(c));
         for word in words.map(|word| word.trim_end_matches(['.', ',', ';'])).filter(|word| word.contains(':')) {
-            let Ok(config) = Config::parse(word) else { continue };
+            let Ok(config) = cachalot_policies::parse(word) else { continue };
             found += 1;
             let notes: Vec<_> = config.notes(false).map(|note| note.to_string()).collect();
             assert!(notes.is_empty(), "{}: {word}: {notes:?}", document.display());

@@ -3,7 +3,7 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, RoutePurpose, Storage,
+    Allocator, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, RoutePurpose, Storage,
     StreamId,
 };
 use cachalot_tests::claims::Ranges;
@@ -65,7 +65,7 @@ where
 {
     fn new(config: &str, capacity: u64, wild: bool) -> Self {
         let orders = config.contains("stitched") && !config.contains("completed_pages_only:True");
-        let config = Config::parse(config).unwrap();
+        let config = cachalot_policies::parse(config).unwrap();
         let allocator = Allocator::new([Hooked::new(SimulatedDevice::new(capacity))], &config).unwrap();
         if wild {
             allocator.settings(DEVICE).unwrap().set_limit(Some(capacity / 4 * 3));

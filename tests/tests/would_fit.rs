@@ -2,7 +2,7 @@
 //! nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Forecasts, Growable, Lock, Segments, StreamId};
+use cachalot_core::{Allocator, Bound, DeviceIndex, Error, Fit, Forecasts, Growable, Lock, Segments, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::policies;
@@ -99,7 +99,7 @@ fn ask(twins: &mut Twins, sizes: &[u64], number: u8, exact: bool) -> Result<(), 
 }
 
 fn come_true(policy: &str, program: &[Step], exact: bool) -> Result<(), String> {
-    let config = Config::parse(policy).map_err(|error| error.to_string())?;
+    let config = cachalot_policies::parse(policy).map_err(|error| error.to_string())?;
     let mut twins: Twins = Twins::alone_with(CAPACITY, &config);
     for (number, step) in program.iter().enumerate() {
         let outcome = match step {
@@ -179,7 +179,8 @@ fn a_thread_at_work_holds_no_answer_up() {
     // others.
     for (config, served) in [("", 0), ("parity:False", 1), ("policy:stitched,completed_pages_only:True", 1)] {
         let device = Hooked::new(SimulatedDevice::new(100 * MIB));
-        let allocator = Arc::new(Tested::new([device], &Config::parse(config).expect("valid")).expect("one device"));
+        let allocator =
+            Arc::new(Tested::new([device], &cachalot_policies::parse(config).expect("valid")).expect("one device"));
         // The device tells its memory.
         allocator.settings(DEVICE).expect("a fraction").set_memory_fraction(1.0).expect("a fraction");
         let block = allocator.malloc(DEVICE, 60 * MIB, STREAM).expect("memory");

@@ -14,9 +14,6 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The longest line of a paragraph, in characters.
 const WIDTH: usize = 100;
 
-/// Files and folders that still have longer lines. The list may only shrink.
-const NOT_YET: [&str; 1] = ["core/src/heap/suballoc/"];
-
 /// Texts of the past, which stay as they were written.
 const PAST: [&str; 2] = ["CHANGELOG.md", "tests/results/"];
 
@@ -176,49 +173,36 @@ pub(crate) fn wrapped_markdown(text: &str) -> String {
     wrapped(text, of_markdown)
 }
 
-/// What is longer than the width.
-#[derive(Default)]
-pub(crate) struct Long {
-    /// The first lines of files that are not listed. Empty if the files are written.
-    wrong: Vec<String>,
-    /// Which entries of the list have longer lines.
-    not_yet: [bool; NOT_YET.len()],
-}
-
-/// Looks for longer lines, once in a process. With `CACHALOT_WRITE_DOCS` in the environment, wraps
-/// them. A test that writes numbers of lines calls it first, because wrapping moves lines.
-pub(crate) fn wrap_all() -> &'static Long {
-    static FOUND: OnceLock<Long> = OnceLock::new();
+/// Looks for longer lines, once in a process, and returns the first of each file. With
+/// `CACHALOT_WRITE_DOCS` in the environment, wraps them and returns none. A test that writes
+/// numbers of lines calls it first, because wrapping moves lines.
+pub(crate) fn wrap_all() -> &'static [String] {
+    static FOUND: OnceLock<Vec<String>> = OnceLock::new();
     FOUND.get_or_init(|| {
         let writes = std::env::var_os("CACHALOT_WRITE_DOCS").is_some();
         let rust = sources::below("").map(|(path, text)| (path, wrapped(&text, of_rust), text));
         let files =
             rust.chain(sources::texts("", &["md"]).map(|(path, text)| (path, wrapped(&text, of_markdown), text)));
-        let mut found = Long::default();
+        let mut long = Vec::new();
         for (path, wrapped, text) in files.filter(|(_, wrapped, text)| wrapped != text) {
             if PAST.iter().any(|past| path.starts_with(past)) {
                 continue;
             }
-            if let Some(at) = NOT_YET.iter().position(|listed| path.starts_with(listed)) {
-                found.not_yet[at] = true;
-            } else if writes {
+            if writes {
                 std::fs::write(Path::new(ROOT).join(&path), wrapped).expect("the file can be written");
             } else {
                 let line = wrapped.lines().zip(text.lines()).position(|(new, old)| new != old).unwrap_or(0);
-                found.wrong.push(format!("{}:{}", path.display(), line + 1));
+                long.push(format!("{}:{}", path.display(), line + 1));
             }
         }
-        found
+        long
     })
 }
 
 #[test]
 fn paragraphs_have_lines_of_at_most_100_columns() {
-    let Long { wrong, not_yet } = wrap_all();
-    assert!(wrong.is_empty(), "lines of more than {WIDTH} columns; CACHALOT_WRITE_DOCS=1 wraps:\n{}", wrong.join("\n"));
-    let done: Vec<&str> =
-        NOT_YET.into_iter().zip(not_yet).filter(|(_, found)| !**found).map(|(path, _)| path).collect();
-    assert!(done.is_empty(), "wrapped by now, so remove from the list: {done:?}");
+    let long = wrap_all();
+    assert!(long.is_empty(), "lines of more than {WIDTH} columns; CACHALOT_WRITE_DOCS=1 wraps:\n{}", long.join("\n"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Options and results of a search.
 
 use crate::verdict::{Aim, Budget, Note, Summary};
+use cachalot_core::config::Policies;
 use cachalot_core::simulated::DriverCosts;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,6 +19,8 @@ pub struct Options {
     pub most_harm: f64,
     /// The configuration to compare with, for programs without their own baseline.
     pub baseline: String,
+    /// The policies that are searched besides the core's own. Default: none.
+    pub policies: Policies,
     /// Source of all random choices.
     pub seed: u64,
     /// Most candidates of each search.
@@ -46,6 +49,7 @@ impl Default for Options {
             budget: Budget::default(),
             most_harm: 0.01,
             baseline: String::new(),
+            policies: Policies::NONE,
             seed: 0,
             trials: 64,
             deadline: None,

@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
     /// Returns the configuration of a candidate. For a living allocator, the candidate changes the
     /// baseline.
     fn config_of(&self, candidate: &Candidate) -> Option<Config> {
-        if self.options.living { candidate.over(&self.baseline) } else { candidate.config() }
+        if self.options.living { candidate.over(&self.baseline) } else { candidate.config(self.options.policies) }
     }
 
     /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the

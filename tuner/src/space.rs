@@ -1,7 +1,7 @@
 //! The searched settings, and candidates: a policy with a value for some settings.
 
 use cachalot_core::Config;
-use cachalot_core::config::{POLICIES, Policy};
+use cachalot_core::config::Policies;
 use fastrand::Rng;
 use std::fmt::Write as _;
 
@@ -78,10 +78,10 @@ const CACHALOT: [PolicySpace; 6] = [
 
 /// Returns the policies that [`CACHALOT`] has no settings for, and that are worth a trial with
 /// their defaults.
-fn unlisted() -> impl Iterator<Item = &'static str> {
-    let is_worth = |policy: &str| Policy::named(policy).is_some_and(|policy| policy.traits().caches);
+fn unlisted(policies: Policies) -> impl Iterator<Item = &'static str> {
+    let is_worth = move |policy: &str| policies.named(policy).is_some_and(|policy| policy.traits().caches);
     let is_listed = |policy: &str| CACHALOT.iter().any(|space| space.policy == policy);
-    POLICIES.into_iter().filter(move |&policy| is_worth(policy) && !is_listed(policy))
+    policies.names().filter(move |&policy| is_worth(policy) && !is_listed(policy))
 }
 
 /// Which settings are searched.
@@ -100,6 +100,9 @@ pub enum Realm {
 pub struct Space {
     /// Which settings are searched.
     pub realm: Realm,
+    /// The policies besides the core's own. A policy that is listed here and is not among them is
+    /// left out.
+    pub policies: Policies,
     /// Whether some program has a memory limit. Garbage collection has no effect without a limit.
     pub has_limit: bool,
     /// Whether the device has virtual memory, which expandable segments need.
@@ -138,15 +141,16 @@ impl Candidate {
         text
     }
 
-    /// Returns the configuration, or `None` for incompatible values.
-    pub fn config(&self) -> Option<Config> {
-        Config::parse(&self.text()).ok()
+    /// Returns the configuration, or `None` for incompatible values. The policy may be one of
+    /// these.
+    pub fn config(&self, policies: Policies) -> Option<Config> {
+        Config::parse_with(policies, &self.text()).ok()
     }
 
     /// Returns `base` with the candidate's settings in the place of all searchable settings. `None`
     /// for incompatible values.
     pub fn over(&self, base: &Config) -> Option<Config> {
-        let own = self.config()?;
+        let own = self.config(Policies::NONE)?;
         let mut config = base.clone();
         config.take_placement(&own);
         Some(config)
@@ -234,7 +238,8 @@ impl Space {
         }
         if self.realm == Realm::All {
             let others = CACHALOT.iter().map(|space| space.policy).filter(|&policy| policy != DEFAULT_POLICY);
-            first.extend(others.chain(unlisted()).map(Candidate::defaults));
+            let known = others.chain(unlisted(self.policies)).filter(|policy| self.policies.named(policy).is_some());
+            first.extend(known.map(Candidate::defaults));
             first.push(Candidate::defaults("bfc").with(EXPANDABLE.key, "True"));
         }
         if !self.is_torch() {
@@ -283,6 +288,7 @@ fn value_of(candidate: &Candidate, key: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cachalot_policies::POLICIES;
 
     #[test]
     fn every_value_of_every_setting_is_a_configuration() {
@@ -291,7 +297,7 @@ mod tests {
                 for setting in space.settings {
                     for value in setting.values {
                         let candidate = Candidate::defaults(space.policy).with(setting.key, value);
-                        assert!(candidate.config().is_some(), "{}", candidate.text());
+                        assert!(candidate.config(POLICIES).is_some(), "{}", candidate.text());
                     }
                 }
             }
@@ -300,7 +306,13 @@ mod tests {
 
     #[test]
     fn only_known_settings_are_pytorchs() {
-        let torch = Space { realm: Realm::Torch, has_limit: true, has_virtual_memory: true, has_late_keys: true };
+        let torch = Space {
+            realm: Realm::Torch,
+            policies: POLICIES,
+            has_limit: true,
+            has_virtual_memory: true,
+            has_late_keys: true,
+        };
         assert!(torch.first().iter().all(Candidate::is_of_torch));
         let mut random = Rng::with_seed(1);
         let parents = torch.first();
@@ -310,11 +322,20 @@ mod tests {
         }
         let others = Space { realm: Realm::All, ..torch }.first().into_iter().filter(|one| !one.is_of_torch());
         assert!(others.count() >= 9);
+        let policies = Policies::NONE;
+        let core = Space { realm: Realm::All, policies, ..torch }.first();
+        assert!(core.iter().all(|one| one.config(policies).is_some()), "no policy that the program does not have");
     }
 
     #[test]
     fn without_a_limit_nothing_is_collected() {
-        let space = Space { realm: Realm::Torch, has_limit: false, has_virtual_memory: true, has_late_keys: true };
+        let space = Space {
+            realm: Realm::Torch,
+            policies: POLICIES,
+            has_limit: false,
+            has_virtual_memory: true,
+            has_late_keys: true,
+        };
         let (parents, mut random) = (space.first(), Rng::with_seed(7));
         let children = (0..300).map(|at| space.propose(&parents[at % 3], &parents[(at + 1) % 3], &mut random));
         assert!(children.chain(space.first()).all(|one| !one.text().contains(COLLECTION.key)));
@@ -322,7 +343,13 @@ mod tests {
 
     #[test]
     fn a_living_allocator_keeps_its_policy_and_its_other_settings() {
-        let space = Space { realm: Realm::Living, has_limit: false, has_virtual_memory: false, has_late_keys: true };
+        let space = Space {
+            realm: Realm::Living,
+            policies: POLICIES,
+            has_limit: false,
+            has_virtual_memory: false,
+            has_late_keys: true,
+        };
         let (parents, mut random) = (space.first(), Rng::with_seed(3));
         let base = Config::parse("per_process_memory_fraction:0.5,max_split_size_mb:64,large_segment_size_mb:32");
         let base = base.expect("a configuration");
@@ -332,7 +359,7 @@ mod tests {
             assert_eq!(config.policy(), base.policy());
             assert!(!config.expandable_segments(), "{}", child.text());
             assert!((config.per_process_memory_fraction() - 0.5).abs() < 1e-9);
-            let own = child.config().expect("a configuration");
+            let own = child.config(POLICIES).expect("a configuration");
             assert_eq!(config.max_split_size(), own.max_split_size());
         }
         assert_eq!(parents[0].over(&base).expect("defaults").large_segment_size(), 20 << 20);

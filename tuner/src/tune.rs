@@ -34,10 +34,10 @@ pub fn tune(
     runner: &dyn Runner,
     watch: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, String> {
-    let baseline = Config::parse(&options.baseline).map_err(|error| error.to_string())?;
+    let baseline = Config::parse_with(options.policies, &options.baseline).map_err(|error| error.to_string())?;
     let has_limit = parts.seen.iter().chain(&parts.held).any(|part: &Part| part.limit.is_some());
-    let Options { has_virtual_memory, has_late_keys, .. } = *options;
-    let torch = Space { realm: Realm::Torch, has_limit, has_virtual_memory, has_late_keys };
+    let Options { policies, has_virtual_memory, has_late_keys, .. } = *options;
+    let torch = Space { realm: Realm::Torch, policies, has_limit, has_virtual_memory, has_late_keys };
     let mut search = Search::new(parts, options, judge, runner, &baseline)?;
     let whole = options.deadline;
     if options.living {

@@ -10,7 +10,7 @@ pub(crate) struct Settings {
     #[arg(
         long,
         value_name = "STRING",
-        value_parser = Config::parse,
+        value_parser = cachalot_policies::parse,
         help = "The configuration in PyTorch's syntax, instead of the recorded one"
     )]
     config: Option<Config>,
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Returns the configuration in place of the record's own, if given.
     pub(crate) fn config(&self) -> Option<Config> {
-        let named = self.policy.and_then(|name| Config::parse(&format!("policy:{name}")).ok());
+        let named = self.policy.and_then(|name| cachalot_policies::parse(&format!("policy:{name}")).ok());
         self.config.clone().or(named)
     }
 }

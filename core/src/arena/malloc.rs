@@ -151,7 +151,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
-            let size = self.settings.round(word, bytes);
+            let size = self.settings.round::<P::Storage>(word, bytes);
             let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
             let mut heap = slot.heap.lock();
             if heap.serves == stream
@@ -353,7 +353,7 @@ impl<P: Platform> Arena<P> {
             && word & !flags::FAST_PATH_FLAGS == 0
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
-            let size = self.settings.round(word, bytes);
+            let size = self.settings.round::<P::Storage>(word, bytes);
             let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // The map was read without a lock: the pair may be another stream's by now. `serves` is
@@ -389,8 +389,11 @@ impl<P: Platform> Arena<P> {
     ) -> Result<T, Error> {
         // Rounding cannot overflow below the limit, and may reach the limit.
         // A request of zero bytes is rounded as a request of one byte.
-        let size =
-            if bytes < MAX_REQUEST { self.settings.round(self.driver.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
+        let size = if bytes < MAX_REQUEST {
+            self.settings.round::<P::Storage>(self.driver.flags.load(), bytes.max(1))
+        } else {
+            MAX_REQUEST
+        };
         if size >= MAX_REQUEST {
             return Err(Error::TooLarge(bytes));
         }

@@ -211,7 +211,7 @@ impl<P: Platform> Arena<P> {
     /// clock is read.
     pub(crate) fn start(&self, device: P::Device, number: u32, config: &Config, memory: Option<MemoryInfo>) {
         self.driver.start(device);
-        self.settings.start(config);
+        self.settings.start::<P::Storage>(config);
         self.heaps.start(number, config.policy());
         self.waits.start(config.policy().traits().moves_pages);
         self.plans.start(config);

@@ -189,9 +189,9 @@ impl<R: Lock> Peaks<R> {
 mod tests {
     use super::MOST_DIRTY;
     use crate::allocator::Allocator;
-    use crate::config::Config;
     use crate::device::simulated::SimulatedDevice;
     use crate::tables::Growable;
+    use crate::tests::own::parse;
     use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
     use std::vec::Vec;
 
@@ -202,8 +202,9 @@ mod tests {
 
     #[test]
     fn a_peak_is_exact_and_found_among_few_heaps_however_many_there_are() {
-        for config in ["", "expandable_segments:True", "policy:stitched", "policy:buddy", "policy:slab"] {
-            let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse(config).unwrap()).unwrap();
+        for config in ["", "expandable_segments:True", "policy:stitched", "policy:first_fit", "policy:small_first_fit"]
+        {
+            let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &parse(config)).unwrap();
             let dirty = || allocator.arena(DEVICE).unwrap().heaps.dirty_count();
             // The blocks that are held, and bytes as the allocator counts them: now, and the most
             // since the last reset.

@@ -4,47 +4,25 @@
 use crate::config::rounding::{
     EXACT_STEP, OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up,
 };
-use crate::config::{Bfc, Config, Policy};
+use crate::config::{Bfc, Config, Policy, Suballocation};
 use crate::heap::split_rules::{PoolMemory, Source};
-use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
+use crate::heap::suballocator::AnySubAllocator;
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
-
-/// A rule for sizes that are not rounded to a unit. It is a separate word for the fast path, which
-/// does not look at the policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub(super) enum Rounding {
-    /// By `roundup_power2_divisions`, if there are any.
-    Divided,
-    /// By the orders of the buddy policy.
-    Buddy,
-    /// By the classes of the slab policy. Sizes above the largest class are rounded to the unit.
-    Slab,
-}
-
-impl Rounding {
-    pub(super) const BUDDY: u32 = Self::Buddy as u32;
-    pub(super) const SLAB: u32 = Self::Slab as u32;
-}
 
 impl Policy {
     /// Returns the unit of sizes in bytes: a power of two that divides every block size.
     pub(crate) fn unit(self) -> u64 {
         match self {
             Self::Bfc(_) => GRAIN,
-            Self::SizeClass(_) => size_class::CLASS_STEP,
-            Self::Caching | Self::Buddy(_) | Self::Slab(_) | Self::Stitched(_) | Self::Direct => UNIT,
+            Self::Suballocated(own) => own.rules.unit,
+            Self::Caching | Self::Stitched(_) | Self::Direct => UNIT,
         }
     }
 
-    /// Returns how requests are rounded if they are not rounded to the [`unit`](Self::unit).
-    pub(super) fn rounding(self) -> Rounding {
-        match self {
-            Self::Buddy(_) => Rounding::Buddy,
-            Self::Slab(_) => Rounding::Slab,
-            _ => Rounding::Divided,
-        }
+    /// Returns the row of a policy of the host.
+    pub(super) fn rules(self) -> Option<&'static Suballocation> {
+        if let Self::Suballocated(own) = self { Some(own.rules) } else { None }
     }
 
     /// Returns the largest block size of small heaps in bytes, or 0 if the policy has no small
@@ -52,8 +30,8 @@ impl Policy {
     pub(crate) fn small_max(self) -> u64 {
         match self {
             Self::Caching | Self::Stitched(_) | Self::Direct => SMALL_MAX,
-            Self::Slab(options) => slab::largest(options.largest_object),
-            Self::Bfc(_) | Self::Buddy(_) | Self::SizeClass(_) => 0,
+            Self::Suballocated(own) => own.rules.largest.map_or(0, |largest| largest(&own.options)),
+            Self::Bfc(_) => 0,
         }
     }
 
@@ -86,11 +64,6 @@ impl Policy {
         self.traits().caches && sources.any(Source::maps_pages)
     }
 
-    /// Returns whether the build supports the policy. Sub-allocators need the feature `alloc`.
-    pub(crate) fn is_available(self) -> bool {
-        cfg!(feature = "alloc") || self.traits().suballocated.is_none()
-    }
-
     /// Makes the sub-allocator of a new heap of `kind`. Returns `None` if the heap divides segments
     /// itself, by its split rules, and in a build without the feature `alloc`.
     pub(crate) fn suballocator<S: Storage>(self, kind: PoolKind) -> Option<AnySubAllocator<S>> {
@@ -101,9 +74,9 @@ impl Policy {
     /// without a sub-allocator and without growing regions.
     pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
         match self {
-            // Slabs serve the small sizes from small heaps. A size above the slabs' largest goes to
-            // the large heap, and shares its segments with large blocks.
-            Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
+            // The sub-allocator serves the small sizes. A size above its largest goes to the large
+            // heap, and shares its segments with large blocks.
+            Self::Suballocated(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
             _ => segment_size(size, config),
         }
     }
@@ -126,7 +99,7 @@ impl Policy {
 
     /// Returns the size in bytes of the largest segment that the policy can manage.
     pub(crate) fn max_segment_bytes(self) -> u64 {
-        if matches!(self, Self::Buddy(_)) { buddy::MAX_ARENA } else { MAX_REQUEST }
+        if let Self::Suballocated(own) = self { own.rules.largest_segment } else { MAX_REQUEST }
     }
 
     /// Returns the next segment size to try after the device refused `bytes`, for a request that
@@ -134,18 +107,18 @@ impl Policy {
     /// is enough.
     ///
     /// Best fit with coalescing tries nine tenths (`kBackpedalFactor`, TensorFlow 2.16) and finally
-    /// `needed`, a size that TensorFlow omits. Buddy and size classes try half.
+    /// `needed`, a size that TensorFlow omits. Policies with a sub-allocator try half, if any.
     pub(crate) fn smaller_segment(self, bytes: u64, needed: u64) -> Option<u64> {
-        let smaller = match self {
+        let (smaller, least) = match self {
             // Rounding up could return `bytes` again, so the result is capped at one grain below
             // `bytes`.
-            Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
-            Self::Buddy(_) => bytes / 2,
-            Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
-            Self::Caching | Self::Slab(_) | Self::Stitched(_) | Self::Direct => return None,
+            Self::Bfc(_) => ((bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)), needed),
+            Self::Suballocated(own) => {
+                let step = own.rules.halves_by?;
+                ((bytes / 2).next_multiple_of(step), needed.next_multiple_of(step))
+            }
+            Self::Caching | Self::Stitched(_) | Self::Direct => return None,
         };
-        let least =
-            if matches!(self, Self::SizeClass(_)) { needed.next_multiple_of(size_class::CHUNK_STEP) } else { needed };
         (bytes > least).then_some(smaller.max(least))
     }
 }

@@ -2,12 +2,13 @@
 //! rules the heaps obey.
 
 use crate::arena::flags;
-use crate::arena::policy::Rounding;
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
 use crate::heap::split_rules::PoolMemory;
-use crate::heap::suballoc::{buddy, slab};
+#[cfg(feature = "alloc")]
+use crate::suballoc::SubAllocators;
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, impl_empty};
+use crate::tables::Storage;
 use spin::Once;
 
 /// The policy and the configuration of one device, and the values that rounding derives from both.
@@ -21,7 +22,8 @@ pub(crate) struct Settings<R: Lock> {
     /// The largest size of the small pool in bytes, or 0 if there is none. A separate word, because
     /// the fast path reads it.
     small_max: AtomicU64,
-    /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.
+    /// The rule for sizes: [`DIVIDED`], [`BY_FUNCTION`], or from [`BY_NUMBER`] on. Read while
+    /// [`flags::ROUNDING`] is set.
     rounding: AtomicU32,
     /// The bytes that are added to a request before it is rounded (`canary`). Read while
     /// [`flags::ROUNDING`] is set.
@@ -55,16 +57,16 @@ impl_empty! {
 impl<R: Lock> Settings<R> {
     /// Sets the policy and the configuration, which
     /// [`apply_config`](crate::arena::Arena::apply_config) activates.
-    pub(super) fn start(&self, config: &Config) {
-        self.set_policy(config.policy());
+    pub(super) fn start<S: Storage>(&self, config: &Config) {
+        self.set_policy::<S>(config.policy());
         self.config.lock().clone_from(config);
     }
 
-    fn set_policy(&self, policy: Policy) {
+    fn set_policy<S: Storage>(&self, policy: Policy) {
         self.policy.call_once(|| policy);
         self.below_unit.store(policy.unit() - 1, Ordering::Relaxed);
         self.small_max.store(policy.small_max(), Ordering::Relaxed);
-        self.rounding.store(policy.rounding() as u32, Ordering::Relaxed);
+        self.rounding.store(rounding::<S>(policy), Ordering::Relaxed);
     }
 
     /// Returns the policy.
@@ -74,7 +76,7 @@ impl<R: Lock> Settings<R> {
     }
 
     /// Returns a copy of the settings for another device, with `config` active.
-    pub(super) fn duplicate(&self, config: Config) -> Self {
+    pub(super) fn duplicate<S: Storage>(&self, config: Config) -> Self {
         let copy = Self {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
             config: Ranked::new(Rank::Config, config),
@@ -82,7 +84,7 @@ impl<R: Lock> Settings<R> {
             margin: AtomicU64::new(self.margin.load(Ordering::Relaxed)),
             ..Self::default()
         };
-        copy.set_policy(self.policy());
+        copy.set_policy::<S>(self.policy());
         copy
     }
 
@@ -101,19 +103,30 @@ impl<R: Lock> Settings<R> {
     /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
     /// word of flags.
     #[inline(always)]
-    pub(super) fn round(&self, word: flags::FlagWord, bytes: u64) -> u64 {
+    pub(super) fn round<S: Storage>(&self, word: flags::FlagWord, bytes: u64) -> u64 {
         // Nearly every configuration rounds only to the unit, so the fast path tests for this with
         // one bit.
         if word & flags::ROUNDING == 0 {
-            self.round_to_unit(bytes)
-        } else {
-            match self.rounding.load(Ordering::Relaxed) {
-                Rounding::BUDDY => buddy::round(bytes),
-                Rounding::SLAB if bytes <= self.small_max.load(Ordering::Relaxed) => slab::round(bytes),
-                Rounding::SLAB => self.round_to_unit(bytes),
-                _ => self.divide(bytes),
-            }
+            return self.round_to_unit(bytes);
         }
+        let rounding = self.rounding.load(Ordering::Relaxed);
+        #[cfg(feature = "alloc")]
+        if rounding >= BY_NUMBER {
+            let largest = || self.small_max.load(Ordering::Relaxed);
+            let size = S::SubAllocators::round(rounding - BY_NUMBER, bytes, largest);
+            return size.unwrap_or_else(|| self.round_to_unit(bytes));
+        }
+        if rounding == DIVIDED { self.divide(bytes) } else { self.round_by_function(bytes) }
+    }
+
+    /// Rounds by the function of the policy's row. Sizes above the largest that the policy's
+    /// sub-allocator serves are rounded to the unit.
+    #[inline(never)]
+    fn round_by_function(&self, bytes: u64) -> u64 {
+        let largest = self.small_max.load(Ordering::Relaxed);
+        let is_served = largest == 0 || bytes <= largest;
+        let round = self.policy().rules().and_then(|rules| rules.round).filter(|_| is_served);
+        round.map_or_else(|| self.round_to_unit(bytes), |round| round(bytes))
     }
 
     /// Adds the margin, which only policies use that round in this way, and rounds up according to
@@ -152,7 +165,7 @@ impl<R: Lock> Settings<R> {
             word.store(divisions, Ordering::Relaxed);
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
-        let otherwise = self.policy().rounding() != Rounding::Divided;
+        let otherwise = self.rounding.load(Ordering::Relaxed) != DIVIDED;
         let margin = config.canary_margin();
         self.margin.store(margin, Ordering::Relaxed);
         divided || otherwise || margin != 0
@@ -170,4 +183,22 @@ impl<R: Lock> Settings<R> {
     pub(super) fn kind_of(&self, size: u64) -> PoolKind {
         if size <= self.small_max.load(Ordering::Relaxed) { PoolKind::Small } else { PoolKind::Large }
     }
+}
+
+/// The rule is `roundup_power2_divisions`, if there are any.
+const DIVIDED: u32 = 0;
+/// The rule is a function of the policy's row.
+const BY_FUNCTION: u32 = 1;
+/// The rule is one that the tables' sub-allocators know by its number.
+const BY_NUMBER: u32 = 2;
+
+/// Returns the rule of a policy for sizes.
+fn rounding<S: Storage>(policy: Policy) -> u32 {
+    let Some(rules) = policy.rules().filter(|rules| rules.round.is_some()) else { return DIVIDED };
+    #[cfg(feature = "alloc")]
+    if let Some(number) = S::SubAllocators::rounding(rules) {
+        return BY_NUMBER + number;
+    }
+    let _ = rules;
+    BY_FUNCTION
 }

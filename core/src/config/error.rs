@@ -1,6 +1,7 @@
 //! Errors of settings. An error borrows nothing from the parsed string.
 
-use super::policy::{POLICIES, Policy};
+use super::policy::Policy;
+use super::suballocation::Policies;
 use core::fmt::{self, Write as _};
 use core::ops::RangeInclusive;
 
@@ -13,10 +14,12 @@ pub const WORD_BYTES: usize = 48;
 #[non_exhaustive]
 pub enum ConfigError {
     /// No setting has this key. The caller corrects the key; the message proposes a similar key,
-    /// and [`REFERENCE`](super::REFERENCE) lists all keys.
+    /// and [`REFERENCE`](super::REFERENCE) lists those of the core.
     UnknownKey {
         /// The key as written.
         key: Word,
+        /// The policies of the host, which have settings as well.
+        policies: Policies,
     },
     /// The key belongs to another policy than the configured one. The caller removes the key or
     /// changes the policy.
@@ -64,6 +67,8 @@ pub enum Accepted {
     Policy {
         /// Only of a possible fallback of the planned policy.
         fallback: bool,
+        /// The policies of the host.
+        policies: Policies,
     },
     /// The values that the text describes.
     Text(&'static str),
@@ -157,9 +162,9 @@ impl fmt::Display for Accepted {
             Self::Mebibytes { least, most } => {
                 write!(f, "a whole number of MiB from {least} to {most}")
             }
-            Self::Policy { fallback } => {
-                let caches = |name| Policy::named(name).is_some_and(|policy| policy.traits().caches);
-                let names = POLICIES.into_iter().filter(|name| !fallback || caches(name));
+            Self::Policy { fallback, policies } => {
+                let caches = |name| policies.named(name).is_some_and(|policy| policy.traits().caches);
+                let names = policies.names().filter(|name| !fallback || caches(name));
                 let last = names.clone().count() - 1;
                 names.enumerate().try_for_each(|(i, name)| {
                     let before = if i == 0 {

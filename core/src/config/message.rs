@@ -2,8 +2,10 @@
 //! a policy accepts.
 
 use super::error::{Accepted, ConfigError, WORD_BYTES};
-use super::policy::POLICIES;
+use super::policy::Policy;
 use super::reference::REFERENCE;
+use super::setting::SettingReference;
+use super::suballocation::Policies;
 use core::fmt;
 
 /// Writes the keys, separated by commas.
@@ -18,10 +20,30 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> 
 /// The page with every key, in the repository.
 const LIST: &str = "docs/configuration.md";
 
+/// The policies of the crate [`POLICIES_CRATE`], which a host passes to the parser.
+const IN_CRATE: [&str; 3] = ["buddy", "size_class", "slab"];
+const POLICIES_CRATE: &str = "cachalot-policies";
+
+/// Iterates over the settings of the core and of a host's policies.
+fn settings(policies: Policies) -> impl Iterator<Item = SettingReference> {
+    REFERENCE.into_iter().copied().chain(policies.settings())
+}
+
+/// Iterates over the keys of a policy, in their order.
+fn keys_of(policy: Policy) -> impl Iterator<Item = &'static str> {
+    let mut last = "";
+    core::iter::from_fn(move || {
+        let all = REFERENCE.into_iter().copied().chain(policy.settings());
+        let keys = all.filter(|setting| setting.is_of(policy)).map(|setting| setting.key);
+        last = keys.filter(|&key| key > last).min()?;
+        Some(last)
+    })
+}
+
 /// Returns the key that `word` was most likely meant to be: a key that starts with `word`, or else
 /// the key with the fewest differences. `None` if a third of the key or more differs.
-fn nearest(word: &str) -> Option<&'static str> {
-    nearest_of(REFERENCE.iter().map(|setting| setting.key), word)
+fn nearest(policies: Policies, word: &str) -> Option<&'static str> {
+    nearest_of(settings(policies).map(|setting| setting.key), word)
 }
 
 /// Returns the name that `word` was most likely meant to be, by the rules for keys: the one that
@@ -60,18 +82,18 @@ fn differences(from: &str, to: &str) -> usize {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownKey { key } => {
+            Self::UnknownKey { key, policies } => {
                 write!(f, "unknown key `{key}`")?;
-                if let Some(meant) = nearest(key.as_str()) {
+                if let Some(meant) = nearest(*policies, key.as_str()) {
                     write!(f, ", did you mean `{meant}`?")?;
                 } else {
                     f.write_str(":")?;
                 }
-                write!(f, " {LIST} lists the {} keys", REFERENCE.len())
+                write!(f, " {LIST} lists the {} keys", settings(*policies).count())
             }
             Self::OtherPolicy { key, policy } => {
                 write!(f, "{key} is not a key of policy `{policy}`; its keys are ")?;
-                list(f, REFERENCE.iter().filter(|setting| setting.is_of(policy.name())).map(|setting| setting.key))
+                list(f, keys_of(*policy))
             }
             Self::Syntax { expected, after, found } => {
                 write!(f, "expected {expected}")?;
@@ -80,11 +102,15 @@ impl fmt::Display for ConfigError {
                 }
                 if found.is_empty() { f.write_str(", but the string ends") } else { write!(f, ", found `{found}`") }
             }
+            Self::Value { key, value, accepted: Accepted::Policy { .. } } if IN_CRATE.contains(&value.as_str()) => {
+                write!(f, "{key} does not take `{value}` here: that policy is in the crate `{POLICIES_CRATE}`, ")?;
+                f.write_str("which this program does not have")
+            }
             Self::Value { key, value, accepted } => {
                 write!(f, "{key} does not take `{value}`")?;
                 // A name that is spelled right is refused for another reason.
-                if matches!(accepted, Accepted::Policy { .. })
-                    && let Some(meant) = nearest_of(POLICIES.iter().copied(), value.as_str())
+                if let Accepted::Policy { policies, .. } = accepted
+                    && let Some(meant) = nearest_of(policies.names(), value.as_str())
                     && meant != value.as_str()
                 {
                     write!(f, ", did you mean `{meant}`? It takes")?;
@@ -126,8 +152,8 @@ mod tests {
 
     #[test]
     fn four_letters_stand_for_the_key_that_begins_with_them() {
-        assert_eq!(nearest("roun"), Some("roundup_power2_divisions"));
-        assert_eq!(nearest("rou"), None);
+        assert_eq!(nearest(Policies::NONE, "roun"), Some("roundup_power2_divisions"));
+        assert_eq!(nearest(Policies::NONE, "rou"), None);
     }
 
     #[test]
@@ -137,6 +163,14 @@ mod tests {
             message.starts_with("policy does not take `stiched`, did you mean `stitched`? It takes only `"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_policy_of_the_crate_of_policies_is_refused_with_the_crate_s_name() {
+        for text in ["policy:buddy", "policy:planned,fallback:slab"] {
+            let message = Config::parse(text).unwrap_err().to_string();
+            assert!(message.ends_with("the crate `cachalot-policies`, which this program does not have"), "{message}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! # Settings
 //! The policy `planned` accepts the keys of its fallback as well. [`REFERENCE`] has this table as
-//! values.
+//! values, without the keys of `buddy`, `size_class` and `slab`, which are in the crate
+//! `cachalot-policies`.
 //!
 #![doc = include_str!("settings.md")]
 
@@ -17,10 +18,12 @@ mod reference;
 pub mod rounding;
 mod setting;
 mod settings;
+mod suballocation;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::suballoc::{OptionReference, Options, Suballocated, Suballocation};
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub(crate) use guard::CANARY_MARGIN;
 pub use guard::{Filling, Guard, Zero};
@@ -29,6 +32,7 @@ pub use notes::Note;
 pub use policy::*;
 pub use reference::REFERENCE;
 pub use setting::{SettingDefault, SettingReference};
+pub use suballocation::Policies;
 pub use table::Config;
 
 use crate::config::rounding::{Divisions, OWN_SEGMENT_MIN};
@@ -93,7 +97,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] at the first mistake.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let mut config = Self::new();
+        Self::parse_with(Policies::NONE, text)
+    }
+
+    /// Parses `text`, which may name one of these policies as well, and so may a later
+    /// [`update`](Self::update). The crate `cachalot-policies` has `buddy`, `size_class` and
+    /// `slab`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] at the first mistake.
+    pub fn parse_with(policies: Policies, text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self { policies, ..Self::new() };
         settings::apply(&mut config, text)?;
         Ok(config)
     }

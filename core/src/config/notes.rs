@@ -139,7 +139,7 @@ impl Config {
     /// ```
     pub fn notes(&self, limited: bool) -> impl Iterator<Item = Note> {
         let notes = NOTES.iter().filter(move |conditional| (conditional.applies)(self, limited));
-        let passed_on = in_order().filter(|setting| self.passed_on.holds(setting.key));
+        let passed_on = in_order(self.policy).filter(|setting| self.passed_on.holds(setting.key));
         notes.map(|conditional| conditional.note).chain(passed_on.map(|setting| {
             let effect = setting.effect.trim_start_matches("No effect: ");
             Note { key: setting.key, reason: effect.split('.').next().unwrap_or(effect) }

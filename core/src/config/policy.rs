@@ -4,30 +4,39 @@ use super::error::Accepted;
 use super::rounding::PoolKind;
 use super::setting::SettingDefault::Value;
 use super::setting::{EVERY, Exact, ReadOrder, SettingReference, flag, mebibytes, setting, settings, whole};
+use super::suballocation::Policies;
 use super::{Config, FRACTION, MILLISECONDS};
+use crate::suballoc::Suballocated;
 use crate::units::MIB;
 use core::fmt;
 
 const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
-const MOST_ARENA_MIB: u32 = 1 << 20;
-const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
-const MOST_OBJECT_KIB: u64 = 512;
-const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
 const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 
-/// Declares the policies: each with the options, if any, and the name.
+/// Declares the core's own policies: each with the options, if any, and the name.
 macro_rules! policies {
     ($($(#[$doc:meta])* $Policy:ident $(($options:ident: $Options:ident))? = $name:literal,)*) => {
         /// The rules by which an allocator places blocks. Chosen at creation; they never change.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, Default)]
         pub enum Policy {
             $($(#[$doc])* $Policy $(($Options))?,)*
+            /// A policy of the host, which cuts segments by itself.
+            Suballocated(Suballocated),
         }
 
-        /// All policies, with their default options.
+        impl fmt::Debug for Policy {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$Policy $(($options))? => f.debug_tuple(stringify!($Policy))$(.field($options))?.finish(),)*
+                    Self::Suballocated(own) => f.debug_tuple(own.rules.type_name).field(own).finish(),
+                }
+            }
+        }
+
+        /// The core's own policies, with their default options.
         const ALL: &[Policy] = &[$(Policy::$Policy $(($Options::DEFAULT))?),*];
 
-        /// The settings of the policies, in the order of the string form.
+        /// The settings of these policies, in the order of the string form.
         pub(super) const ROWS_OF_POLICIES: &[&[SettingReference]] =
             &[Planned::ROWS, $($($Options::ROWS,)?)*];
 
@@ -37,6 +46,7 @@ macro_rules! policies {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Policy { .. } => $name,)*
+                    Self::Suballocated(own) => own.rules.name,
                 }
             }
         }
@@ -69,13 +79,6 @@ policies! {
     Caching = "caching",
     /// TensorFlow's and XLA's best fit with coalescing.
     Bfc(bfc: Bfc) = "bfc",
-    /// Powers of two, split in halves and merged with their siblings.
-    Buddy(buddy: Buddy) = "buddy",
-    /// Free lists by size in KiB; new blocks are cut off large chunks.
-    SizeClass(size_class: SizeClass) = "size_class",
-    /// Objects of equal size in slabs of 2 MiB for small requests; large requests as under
-    /// [`Caching`](Self::Caching).
-    Slab(slab: Slab) = "slab",
     /// Best fit over pages of virtual memory, which move from holes to where a request needs them.
     /// Memory reserved stays within a budget over the peak of live memory. A device without virtual
     /// memory is served as under [`Caching`](Self::Caching).
@@ -88,7 +91,8 @@ policies! {
 /// The name of the planned policy, which has another policy as fallback: see [`Planned`].
 pub const PLANNED: &str = "planned";
 
-/// The names of the policies, as `policy:NAME` and the C ABI spell them.
+/// The names of the core's own policies, as `policy:NAME` and the C ABI spell them.
+/// [`Policies::names`] adds those of a host.
 pub const POLICIES: [&str; ALL.len() + 1] = {
     let mut names = [PLANNED; ALL.len() + 1];
     let mut policy = 0;
@@ -119,8 +123,8 @@ settings! {
             (config.policy, config.planned) = match value.text() {
                 Some(PLANNED) => (Policy::Caching, Some(Planned::DEFAULT)),
                 name => {
-                    let named = name.and_then(Policy::named);
-                    (named.ok_or_else(|| value.refused(key, Accepted::Policy { fallback: false }))?, None)
+                    let named = name.and_then(|name| config.named(name));
+                    (named.ok_or_else(|| value.refused(key, config.accepted_policies(false)))?, None)
                 }
             };
             Ok(())
@@ -132,8 +136,8 @@ settings! {
         .of(&["planned"])
         .at(ReadOrder::Second)
         .reads(|config, key, value| {
-            let named = value.text().and_then(Policy::named).filter(|policy| policy.traits().caches);
-            let fallback = named.ok_or_else(|| value.refused(key, Accepted::Policy { fallback: true }))?;
+            let named = value.text().and_then(|name| config.named(name)).filter(|policy| policy.traits().caches);
+            let fallback = named.ok_or_else(|| value.refused(key, config.accepted_policies(true)))?;
             if config.planned.is_some() {
                 config.policy = fallback;
             }
@@ -204,70 +208,6 @@ settings! {
     row whole("retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
         .of(&["bfc"])
         .effect("How long a failing request waits for other threads to free memory. TensorFlow waits 10,000 ms.");
-}
-
-settings! {
-    /// The options of the buddy policy. Requests are rounded up to powers of two, from 1 KiB. A
-    /// free block is split in halves until a half fits, and merges with its sibling once both are
-    /// free. So no memory is wasted between blocks, and up to half of each block inside.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Buddy with pub fields;
-
-    /// The size of a segment, or *arena*, in bytes: a power of two, at least 1 MiB (`arena_mb`). A
-    /// larger request gets its own segment, the next power of two. Default 64 MiB, a choice of
-    /// this project.
-    arena: u64 = 64 * MIB;
-    row setting("arena_mb", Value("64"), "128")
-        .of(&["buddy"])
-        .reads(|config, key, value| {
-            config.buddy().arena = u64::from(value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?) * MIB;
-            Ok(())
-        })
-        .writes(|config, out| out.some(Some(config.buddy().arena / MIB)))
-        .effect("The size of a segment. A larger request gets a separate segment with the next power of two.");
-}
-
-settings! {
-    /// The options of the size-class policy. Requests are rounded up to multiples of 1 KiB. A freed
-    /// block serves requests of exactly its size until its whole chunk is free. Without such a
-    /// block, a request gets a new block, cut off a chunk.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct SizeClass with pub fields;
-
-    /// The size of a segment, or *chunk*, in bytes (`chunk_mb`). A chunk is smaller if the device
-    /// has less memory left, and larger for a larger request. Default 1 GiB. The known example has
-    /// 5 GiB, too much for sharing a device with other programs.
-    chunk: u64 = 1024 * MIB;
-    row mebibytes("chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
-        .of(&["size_class"])
-        .effect("The size of a segment from which blocks are cut. A larger request gets a larger segment.");
-}
-
-settings! {
-    /// The options of the slab policy. Small requests are served from slabs, rounded up to a power
-    /// of two or to one and a half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and
-    /// not 128.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Slab with pub fields;
-
-    /// The largest request served from slabs, in bytes, rounded down to a size of slabs; at most
-    /// 512 KiB (`largest_object_kb`). Default 512 KiB.
-    largest_object: u64 = 512 << 10;
-    row setting("largest_object_kb", Value("512"), "64")
-        .of(&["slab"])
-        .reads(|config, key, value| {
-            let kib = value.number(key, OBJECTS)?;
-            if !(1..=MOST_OBJECT_KIB).contains(&kib) {
-                return Err(value.refused(key, OBJECTS));
-            }
-            config.slab().largest_object = kib << 10;
-            Ok(())
-        })
-        .writes(|config, out| out.some(Some(config.slab().largest_object >> 10)))
-        .effect(
-            "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
-             `caching`.",
-        );
 }
 
 settings! {
@@ -347,10 +287,50 @@ impl Stitched {
 }
 
 impl Policy {
-    /// Returns the policy named `name`, with the default options.
+    /// Returns the core's own policy named `name`, with the default options.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|policy| policy.name() == name)
+    }
+}
+
+impl From<Suballocated> for Policy {
+    fn from(own: Suballocated) -> Self {
+        Self::Suballocated(own)
+    }
+}
+
+impl Policies {
+    /// Returns the policy named `name`, with the default options: one of this table, or of the
+    /// core's.
+    #[must_use]
+    pub fn named(self, name: &str) -> Option<Policy> {
+        let own = self.rows().iter().find(|rules| rules.name == name);
+        own.map(|rules| Suballocated::new(rules).into()).or_else(|| Policy::named(name))
+    }
+
+    /// Iterates over the names of all policies, those of the core included. Those of the table
+    /// stand before the ones that need virtual memory or none at all.
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+        let (first, last) = POLICIES.split_at(2);
+        let own = self.rows().iter().map(|rules| rules.name);
+        first.iter().copied().chain(own).chain(last.iter().copied())
+    }
+}
+
+impl Config {
+    /// Returns the policy named `name`: one of the host's, the present one, or one of the core's.
+    fn named(&self, name: &str) -> Option<Policy> {
+        let present = match self.policy {
+            Policy::Suballocated(own) if own.rules.name == name => Some(Suballocated::new(own.rules).into()),
+            _ => None,
+        };
+        present.or_else(|| self.policies.named(name))
+    }
+
+    /// Returns the description of the policies that a text may name.
+    fn accepted_policies(&self, fallback: bool) -> Accepted {
+        Accepted::Policy { fallback, policies: self.policies }
     }
 }
 
@@ -394,10 +374,11 @@ impl Policy {
         match self {
             Self::Caching => Traits { follows_pytorch: true, expands: true, ..PLAIN },
             Self::Bfc(_) => Traits { expands: true, grows_regions: true, ..PLAIN },
-            Self::Buddy(_) | Self::SizeClass(_) => {
-                Traits { shrinks_segments: true, suballocated: Some(PoolKind::Large), ..PLAIN }
-            }
-            Self::Slab(_) => Traits { suballocated: Some(PoolKind::Small), ..PLAIN },
+            Self::Suballocated(own) => Traits {
+                shrinks_segments: own.rules.halves_by.is_some(),
+                suballocated: Some(if own.rules.largest.is_some() { PoolKind::Small } else { PoolKind::Large }),
+                ..PLAIN
+            },
             Self::Stitched(_) => Traits { moves_pages: true, ..PLAIN },
             Self::Direct => Traits { caches: false, ..PLAIN },
         }

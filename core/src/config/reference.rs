@@ -1,7 +1,7 @@
 //! The list of all settings, sorted by key and in the order of the string form.
 
 use super::Config;
-use super::policy::ROWS_OF_POLICIES;
+use super::policy::{Policy, ROWS_OF_POLICIES};
 use super::setting::SettingReference;
 
 /// Returns a setting by its place in all tables, one after the other.
@@ -27,7 +27,7 @@ const COUNT: usize = {
     count
 };
 
-/// Every setting, in the order of the keys.
+/// Every setting of the core, in the order of the keys. A policy of the host may have others.
 pub static REFERENCE: [&SettingReference; COUNT] = {
     let mut sorted = [&Config::ROWS[0]; COUNT];
     let mut count = 0;
@@ -56,8 +56,10 @@ const fn is_before(key: &str, other: &str) -> bool {
     key.len() < other.len()
 }
 
-/// Iterates over the settings, in the order of the string form. Other names are left out.
-pub(super) fn in_order() -> impl Iterator<Item = &'static SettingReference> {
-    let own = || (0..).map_while(row).filter(|setting| setting.written == setting.key);
-    own().filter(|setting| !setting.is_last).chain(own().filter(|setting| setting.is_last))
+/// Iterates over the settings of the core and of a policy of the host, in the order of the string
+/// form. Other names are left out.
+pub(super) fn in_order(policy: Policy) -> impl Iterator<Item = SettingReference> {
+    let of_policies = ROWS_OF_POLICIES.iter().copied().flatten().copied().chain(policy.settings());
+    let own = of_policies.chain(Config::ROWS.iter().copied()).filter(|setting| setting.written == setting.key);
+    own.clone().filter(|setting| !setting.is_last).chain(own.filter(|setting| setting.is_last))
 }

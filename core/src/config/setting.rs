@@ -2,8 +2,10 @@
 
 use super::parse::Value;
 use super::passed_on::{Form, Written};
-use super::policy::{PLANNED, POLICIES};
+use super::policy::{PLANNED, Policy};
+use super::suballocation::Policies;
 use super::{Accepted, Config, ConfigError, MOST_MIB, Word};
+use crate::suballoc::{OptionReference, Suballocation};
 use crate::units::MIB;
 use core::fmt::{self, Write as _};
 
@@ -70,6 +72,8 @@ enum Access {
     Mebibytes(u64, Lens<u64>),
     /// A whole number.
     Whole(Accepted, Lens<u64>),
+    /// The option at a place of a host's policy.
+    Option(usize, &'static OptionReference),
     /// Without effect.
     PassedOn(Form),
     /// By own functions.
@@ -80,6 +84,8 @@ enum Access {
 const NO_VALUE: &str = "?";
 /// The most bytes of a policy, a key and a value without a meaning.
 const MOST_ENTRIES: usize = 96;
+/// The policy of the row that has the setting.
+const OF_ITS_ROW: &[&str] = &[""];
 
 /// All policies.
 pub(super) const EVERY: &[&str] = &[];
@@ -264,36 +270,47 @@ impl SettingReference {
         self
     }
 
-    /// Returns the policies with the key: those that place blocks, or else `planned`.
-    pub fn policies(&self) -> impl Iterator<Item = &'static str> {
-        let Self { of, .. } = *self;
-        let is_planned = of == [PLANNED];
-        let has = move |policy: &&str| of.is_empty() || of.contains(policy);
-        POLICIES.into_iter().filter(has).filter(move |&policy| is_planned || policy != PLANNED)
+    /// Returns the policies with the key, of the core and of a table: those that place blocks, or
+    /// else `planned`.
+    pub fn policies(&self, table: Policies) -> impl Iterator<Item = &'static str> {
+        let setting = *self;
+        let is_planned = self.of == [PLANNED];
+        let has = move |name: &&str| match table.named(name) {
+            Some(policy) => setting.is_of(policy),
+            None => is_planned,
+        };
+        table.names().filter(has)
     }
 
     /// Returns the values that the key accepts, under the first policy that has it.
     #[must_use]
-    pub fn accepted(&self) -> Option<Accepted> {
+    pub fn accepted(&self, table: Policies) -> Option<Accepted> {
         let mut text = heapless::String::<MOST_ENTRIES, u8>::new();
         if self.key != "policy" {
-            write!(text, "policy:{},", self.policies().next()?).ok()?;
+            write!(text, "policy:{},", self.policies(table).next()?).ok()?;
         }
         write!(text, "{}:{NO_VALUE}", self.key).ok()?;
-        match Config::parse(&text) {
+        match Config::parse_with(table, &text) {
             Err(ConfigError::Value { accepted, .. }) => Some(accepted),
             _ => None,
         }
     }
 
+    /// Returns whether the policy has the key.
+    pub(super) fn is_of(&self, policy: Policy) -> bool {
+        let is_own = policy.settings().any(|setting| setting.key == self.key);
+        let is_shared = matches!(policy, Policy::Suballocated(own) if own.rules.shared.contains(&self.key));
+        is_own || is_shared || self.is_of_name(policy.name())
+    }
+
     /// Returns whether the policy named `policy` has the key.
-    pub(super) fn is_of(&self, policy: &str) -> bool {
+    fn is_of_name(&self, policy: &str) -> bool {
         self.of.is_empty() || self.of.contains(&policy)
     }
 
     /// Returns whether a configuration accepts the key.
     pub(super) fn is_accepted(&self, config: &Config) -> bool {
-        self.is_of(config.policy.name()) || config.planned.is_some() && self.is_of(PLANNED)
+        self.is_of(config.policy) || config.planned.is_some() && self.is_of_name(PLANNED)
     }
 
     /// Sets a value, which is parsed first. After an error `config` may have changed.
@@ -303,6 +320,16 @@ impl SettingReference {
             Access::Choice(words, accepted, part) => *part(config) = value.one_of(key, words, accepted)? == 1,
             Access::Mebibytes(least, part) => *part(config) = value.mebibytes(key, least..=MOST_MIB)?,
             Access::Whole(accepted, part) => *part(config) = value.number(key, accepted)?,
+            Access::Option(place, option) => {
+                let accepted = Accepted::Text(option.accepted);
+                let number = value.number(key, accepted)?;
+                if !(option.accepts)(number) {
+                    return Err(value.refused(key, accepted));
+                }
+                if let Policy::Suballocated(own) = &mut config.policy {
+                    own.options[place] = number.saturating_mul(option.unit);
+                }
+            }
             Access::PassedOn(form) => config.passed_on.read(self.written, form, key, value)?,
             Access::Own(read, _) => read(config, key, value)?,
         }
@@ -316,7 +343,7 @@ impl SettingReference {
     fn is_set(&self, config: &mut Config) -> bool {
         let mut entry = Word::EMPTY;
         // Writing to a word never fails.
-        let _ = self.write(config, &mut Writer { out: &mut entry, comma: "", setting: self });
+        let _ = self.write(config, &mut Writer { out: &mut entry, comma: "", setting: *self });
         !entry.is_empty()
     }
 
@@ -326,9 +353,37 @@ impl SettingReference {
             Access::Choice(words, _, part) => out.some(Some(words[usize::from(*part(config))])),
             Access::Mebibytes(_, part) => out.some(Some(*part(config) / MIB)),
             Access::Whole(_, part) => out.some(Some(*part(config))),
+            Access::Option(place, option) => match config.policy {
+                Policy::Suballocated(own) => out.some(Some(own.options[place] / option.unit)),
+                _ => Ok(()),
+            },
             Access::PassedOn(form) => out.some(config.passed_on(self.key).map(|number| Written { form, number })),
             Access::Own(_, write) => write(config, out),
         }
+    }
+}
+
+/// Iterates over the settings of a host's policy.
+fn settings_of(rules: &'static Suballocation) -> impl Iterator<Item = SettingReference> + Clone {
+    rules.settings.iter().enumerate().map(|(place, option)| {
+        let &OptionReference { key, example, effect, .. } = option;
+        let plain = setting(key, SettingDefault::Value(option.default), example).of(OF_ITS_ROW).effect(effect);
+        SettingReference { access: Access::Option(place, option), ..plain }
+    })
+}
+
+impl Policy {
+    /// Iterates over the own settings of a host's policy.
+    pub(super) fn settings(self) -> impl Iterator<Item = SettingReference> + Clone {
+        let rules = if let Self::Suballocated(own) = self { Some(own.rules) } else { None };
+        rules.into_iter().flat_map(settings_of)
+    }
+}
+
+impl Policies {
+    /// Iterates over the settings of the table's policies.
+    pub fn settings(self) -> impl Iterator<Item = SettingReference> + Clone {
+        self.rows().iter().flat_map(settings_of)
     }
 }
 
@@ -337,15 +392,14 @@ pub(super) struct Writer<'a> {
     pub(super) out: &'a mut dyn fmt::Write,
     pub(super) comma: &'static str,
     /// The setting of the entry.
-    pub(super) setting: &'a SettingReference,
+    pub(super) setting: SettingReference,
 }
 
 impl Writer<'_> {
     /// Writes the entry of the current setting, unless the value is absent or the default.
     pub(super) fn some(&mut self, value: Option<impl fmt::Display>) -> fmt::Result {
         let SettingReference { key, default, .. } = self.setting;
-        let is_default =
-            |value: &_| matches!(default, SettingDefault::Value(text) if Word::of(value).as_str() == *text);
+        let is_default = |value: &_| matches!(default, SettingDefault::Value(text) if Word::of(value).as_str() == text);
         let Some(value) = value.filter(|value| !is_default(value)) else { return Ok(()) };
         let comma = core::mem::replace(&mut self.comma, ",");
         write!(self.out, "{comma}{key}:{value}")

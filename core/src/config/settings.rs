@@ -1,6 +1,7 @@
 //! How the settings of a string are applied, and how a configuration is written as a string.
 
 use super::parse::{Value, for_each_entry};
+use super::policy::Policy;
 use super::reference::{REFERENCE, in_order};
 use super::rounding::{Divisions, INTERVALS};
 use super::setting::{ReadOrder, SettingReference, Writer};
@@ -10,17 +11,23 @@ use core::fmt;
 /// Applies the settings of `text`: those that others are checked against first, wherever they are
 /// in the string. After an error `config` is half changed and must be dropped.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
+    // A policy of the host that is configured has its keys without a table, too.
+    let (policies, policy) = (config.policies, config.policy);
+    let named = |name: &Word| {
+        let mut all = REFERENCE.into_iter().copied().chain(policies.settings()).chain(policy.settings());
+        all.find(|setting| name.whole() == Some(setting.key))
+    };
     // Read again below, once the first are known: so the first mistake of the string is told.
-    for_each_setting(text, |setting, _, value| match setting {
+    for_each_setting(text, named, |setting, _, value| match setting {
         Some(setting) if setting.order != ReadOrder::Last => setting.read(config, value),
         _ => Ok(()),
     })?;
-    for_each_setting(text, |setting, _, value| match setting {
+    for_each_setting(text, named, |setting, _, value| match setting {
         Some(setting) if setting.order == ReadOrder::Second => setting.read(config, value),
         _ => Ok(()),
     })?;
-    for_each_setting(text, |setting, name, value| {
-        let setting = setting.ok_or_else(|| ConfigError::UnknownKey { key: name.clone() })?;
+    for_each_setting(text, named, |setting, name, value| {
+        let setting = setting.ok_or_else(|| ConfigError::UnknownKey { key: name.clone(), policies })?;
         if !setting.is_accepted(config) {
             return Err(ConfigError::OtherPolicy { key: setting.key, policy: config.policy });
         }
@@ -32,9 +39,9 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
 /// until the first error.
 fn for_each_setting(
     text: &str,
-    mut visit: impl FnMut(Option<&SettingReference>, &Word, &Value<'_>) -> Result<(), ConfigError>,
+    named: impl Fn(&Word) -> Option<SettingReference>,
+    mut visit: impl FnMut(Option<SettingReference>, &Word, &Value<'_>) -> Result<(), ConfigError>,
 ) -> Result<(), ConfigError> {
-    let named = |name: &Word| REFERENCE.into_iter().find(|setting| name.whole() == Some(setting.key));
     let takes_number = |name: &Word| named(name).is_some_and(|setting| setting.takes_number);
     for_each_entry(&Word::EMPTY, text, takes_number, |name, value| visit(named(name), name, &value))
 }
@@ -44,9 +51,10 @@ fn for_each_setting(
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut config = self.clone();
-        let mut out = Writer { out: f, comma: "", setting: REFERENCE[0] };
+        let mut out = Writer { out: f, comma: "", setting: *REFERENCE[0] };
         // Settings of the caching policy are kept under others, too, and written as they are.
-        in_order().filter(|setting| setting.is_of("caching") || setting.is_accepted(self)).try_for_each(|setting| {
+        let written = |setting: &SettingReference| setting.is_of(Policy::Caching) || setting.is_accepted(self);
+        in_order(self.policy).filter(written).try_for_each(|setting| {
             out.setting = setting;
             setting.write(&mut config, &mut out)
         })

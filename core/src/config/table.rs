@@ -10,8 +10,10 @@ use super::setting::SettingDefault::{Unset, Value};
 use super::setting::{
     EVERY, Exact, ReadOrder, SettingReference, choice, flag, mebibytes, passed_on, setting, settings, whole,
 };
+use super::suballocation::Policies;
 use super::{FRACTION, MILLISECONDS, Reserve, THRESHOLD};
 use crate::units::MIB;
+use core::fmt;
 
 const DECISIONS: Accepted = Accepted::Text("`pytorch` or `improved`");
 const RECLAIMS: Accepted = Accepted::Text("`off` or `auto`");
@@ -58,8 +60,11 @@ settings! {
     /// ```
     ///
     /// Invariant: `max_split_size` and `max_non_split_rounding` ≥ `large_segment_size` > 10 MiB.
-    #[derive(Clone, PartialEq, Debug)]
+    #[derive(Clone, PartialEq)]
     pub struct Config with pub(super) fields, take_placement(placement);
+
+    /// The policies that a text may name besides the core's own. Not a setting.
+    policies: Policies = Policies::NONE;
 
     /// Returns the rules of placement (`policy`); under the planned policy, those of the
     /// `fallback`.
@@ -71,7 +76,6 @@ settings! {
     /// Returns the size of a segment for several large blocks (`large_segment_size_mb`).
     large_segment_size: u64 = LARGE_SEGMENT, read by large_segment_size, in placement;
     row setting("large_segment_size_mb", Value("20"), "64")
-        .of(&["caching", "slab"])
         .at(ReadOrder::First)
         .reads(|config, key, value| {
             let accepted = Accepted::mebibytes(config.segment_range_mib());
@@ -398,4 +402,24 @@ settings! {
     row passed_on("pinned_max_round_threshold_mb", Unset("no limit"), "128", Form::Mebibytes(0)).effect(NOT_PINNED);
     row passed_on("pinned_max_cached_size_mb", Unset("no limit"), "256", Form::Mebibytes(0)).effect(NOT_PINNED);
     row passed_on("pinned_free_catch_all", Value("False"), "True", Form::Flag).effect(NOT_PINNED);
+}
+
+/// Writes the settings, without the table of the host's policies.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        macro_rules! fields {
+            ($($field:ident)*) => {{
+                let Self { policies: _, $($field),* } = self;
+                f.debug_struct("Config")$(.field(stringify!($field), $field))*.finish()
+            }};
+        }
+        fields! {
+            policy planned large_segment_size max_split_size max_non_split_rounding
+            garbage_collection_threshold compact compact_slack roundup_power2_divisions
+            exact_segments expandable_segments expandable_segments_reserve
+            per_process_memory_fraction throw_on_device_oom graph_capture_record_stream_reuse
+            guard quarantine zero pattern canary nvtx parity tunes tune_budget_ms reclaim
+            reclaim_budget passed_on
+        }
+    }
 }

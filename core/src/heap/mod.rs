@@ -9,8 +9,8 @@
 //!
 //! A heap is single-threaded and never calls the device. The caller wraps a lock around it, and
 //! allocates and releases segments. Heaps of the caching policy tile each segment with blocks. In a
-//! heap with a sub-allocator (buddy, size class, slab, plan), only allocated and pending sub-blocks
-//! have entries (see `suballocated`).
+//! heap with a sub-allocator, only allocated and pending sub-blocks have entries (see
+//! `suballocated`).
 
 use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
@@ -19,7 +19,7 @@ use crate::heap::resting::Rest;
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::Parts;
 use crate::heap::split_rules::{Compacting, PageRules, Rules};
-use crate::heap::suballoc::AnySubAllocator;
+use crate::heap::suballocator::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::impl_empty;
 use crate::tables::hash_index::HashIndex;
@@ -48,8 +48,9 @@ pub(crate) mod sets;
 mod split_merge;
 pub(crate) mod split_rules;
 mod staying;
-pub(crate) mod suballoc;
 mod suballocated;
+#[cfg_attr(not(feature = "alloc"), path = "no_suballocator.rs")]
+pub(crate) mod suballocator;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 pub(crate) mod uses;

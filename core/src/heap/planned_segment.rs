@@ -8,8 +8,7 @@
 //! it, and the segment counts as live as long as the lane exists.
 
 use crate::heap::block::{BlockEntry, State};
-use crate::heap::suballoc::AnySubAllocator;
-use crate::heap::suballoc::planned::PlanSegment;
+use crate::heap::suballocator::{AnySubAllocator, PlanSegment};
 use crate::heap::{Heap, Outcome};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -20,9 +19,9 @@ use alloc::vec::Vec;
 
 impl<S: Storage> Heap<S> {
     /// Returns the sub-allocator of a heap that belongs to a lane, or `None` for any other heap.
-    fn plan_segment(&mut self) -> Option<&mut PlanSegment<S>> {
+    fn plan_segment(&mut self) -> Option<&mut PlanSegment> {
         match &mut self.suballocator {
-            Some(AnySubAllocator::Planned(plan)) => Some(plan),
+            Some(AnySubAllocator::Planned(plan)) => Some(&mut **plan),
             _ => None,
         }
     }

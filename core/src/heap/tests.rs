@@ -2,7 +2,6 @@
 //! looks, and uses.
 
 use super::*;
-use crate::config::{Config, Policy};
 use crate::heap::age::{Found, Idle, Moment};
 use crate::heap::block::FRONTIER_BIT;
 use crate::heap::growth::HeldRoom;
@@ -11,6 +10,7 @@ use crate::heap::restore::Restoring;
 use crate::heap::split_rules::Source;
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::MIB;
 use std::vec::Vec;
 
@@ -28,7 +28,7 @@ struct Fixture {
 impl Fixture {
     /// Creates a heap for large blocks.
     fn new(config: &str, source: Source) -> Self {
-        let config = Config::parse(config).unwrap();
+        let config = parse(config);
         let mut heap = Heap::default();
         let rules = Rules::new(&config, PoolKind::Large, false, source);
         heap.begin(STREAM, 0, rules, AnySubAllocator::of(config.policy()));
@@ -128,7 +128,7 @@ fn a_heap_is_plain_until_anything_of_it_is_not() {
     assert!(fixture.heap.make_room_for_range());
     fixture.heap.add_range(DevicePtr(BASE << 1), STEP, STEP);
     assert!(!fixture.heap.plain, "a range makes the heap so, also where new memory comes from the device");
-    assert!(!Fixture::new("policy:buddy", Source::Device).heap.plain);
+    assert!(!Fixture::new("policy:first_fit", Source::Device).heap.plain);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn new_memory_tells_of_each_rise_above_a_lease() {
 #[test]
 fn a_sub_block_tells_of_each_rise_above_a_lease() {
     let fixture = || {
-        let mut fixture = Fixture::new("policy:buddy", Source::Device);
+        let mut fixture = Fixture::new("policy:first_fit", Source::Device);
         fixture.add_segment(BASE, 16 * MIB);
         fixture
     };
@@ -405,7 +405,7 @@ fn free_pages_below_a_later_request_stay_idle() {
 
 #[test]
 fn a_look_tells_nothing_of_a_heap_that_a_sub_allocator_divides() {
-    for (config, told) in [("", 2), ("policy:buddy", 0)] {
+    for (config, told) in [("", 2), ("policy:first_fit", 0)] {
         let mut fixture = Fixture::new(config, Source::Device);
         assert_eq!(look(&mut fixture, 1000), []);
         fixture.add_segment(BASE, 16 * MIB);
@@ -462,16 +462,12 @@ fn the_uses_of_blocks_are_listed_by_stream_and_leave_nothing_when_cleared() {
 
 #[test]
 fn a_policy_has_a_sub_allocator_iff_its_traits_name_the_heaps() {
-    let policies = ["caching", "bfc", "buddy", "size_class", "slab", "stitched", "direct"];
-    for name in policies {
-        let policy = Policy::named(name).unwrap();
+    for name in ["caching", "bfc", "first_fit", "small_first_fit", "stitched", "direct"] {
+        let policy = parse(&std::format!("policy:{name}")).policy();
         let made = AnySubAllocator::<Growable>::of(policy);
         assert_eq!(made.is_some(), policy.traits().suballocated.is_some(), "{name}");
     }
-    let of = |name| Policy::named(name).unwrap().traits();
-    assert_eq!(
-        ["buddy", "size_class", "slab"].map(|name| of(name).suballocated),
-        [PoolKind::Large, PoolKind::Large, PoolKind::Small].map(Some)
-    );
-    assert_eq!(policies.map(|name| of(name).expands), [true, true, false, false, false, false, false]);
+    let of = |name| parse(name).policy().traits().suballocated;
+    let heaps = ["policy:first_fit", "policy:small_first_fit"].map(of);
+    assert_eq!(heaps, [PoolKind::Large, PoolKind::Small].map(Some));
 }

@@ -242,7 +242,7 @@ fn by<S: Storage>(key: fn(&DeferredFree) -> Key, blocks: &SlotTable<DeferredFree
 impl<S: Storage> DeferredFrees<S> {
     /// Returns whether there are blocks with uses that have fences.
     pub(crate) fn has_ordered(&self) -> bool {
-        self.waiting.heaps.len() > 0
+        !self.waiting.heaps.is_empty()
     }
 
     /// Returns whether any block is captured.

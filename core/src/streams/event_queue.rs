@@ -510,7 +510,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Returns whether any event is pending.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.waits.len() > 0
+        !self.waits.is_empty()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 
 /// An entry that has a unique key and a link.
-pub(crate) trait Indexed {
+pub trait Indexed {
     /// Returns the key. It does not change while the entry is in an index.
     fn key(&self) -> u64;
     /// Returns the next entry of the chain, or [`NONE`] at the end.
@@ -19,7 +19,7 @@ pub(crate) trait Indexed {
 /// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
 /// every operation.
 #[derive(Clone)]
-pub(crate) struct HashIndex<S: Storage> {
+pub struct HashIndex<S: Storage> {
     /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
     buckets: S::Table<u32>,
 }
@@ -29,7 +29,7 @@ impl_empty! { [S: Storage] HashIndex<S> { buckets } }
 impl<S: Storage> HashIndex<S> {
     /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or
     /// until memory runs out. Returns false if there are no buckets at all.
-    pub(crate) fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
+    pub fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
         !self.buckets.is_empty()
     }
@@ -68,7 +68,7 @@ impl<S: Storage> HashIndex<S> {
 
     /// Adds an entry. The caller has made room, and no other entry has its key.
     #[inline(always)]
-    pub(crate) fn insert<T: Indexed>(&mut self, index: u32, entries: &mut [T]) {
+    pub fn insert<T: Indexed>(&mut self, index: u32, entries: &mut [T]) {
         let entry = &mut entries[index as usize];
         entry.set_chain(self.add(entry.key(), index));
     }
@@ -85,7 +85,7 @@ impl<S: Storage> HashIndex<S> {
 
     /// Returns the entry with this key.
     #[inline(always)]
-    pub(crate) fn find<T: Indexed>(&self, key: u64, entries: &[T]) -> Option<u32> {
+    pub fn find<T: Indexed>(&self, key: u64, entries: &[T]) -> Option<u32> {
         // An index without buckets has no entries. `get` fails then, so no separate test is needed.
         let mut at = *self.buckets.get(start(key, self.buckets.len()))?;
         // The bounds check ends the chain: no table has an entry at `NONE`.
@@ -100,7 +100,7 @@ impl<S: Storage> HashIndex<S> {
 
     /// Removes the entry with this key from its chain, and returns its index.
     #[inline(always)]
-    pub(crate) fn take<T: Indexed>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
+    pub fn take<T: Indexed>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
         let bucket = start(key, self.buckets.len());
         let head = self.buckets.get_mut(bucket)?;
         let first = *head;

@@ -13,18 +13,19 @@ pub(crate) mod page_table;
 pub(crate) mod radix_tree;
 pub(crate) mod slot_table;
 
+pub(crate) use crate::suballoc::CapacityError;
+#[cfg(feature = "alloc")]
+use crate::suballoc::{SubAllocator, SubAllocators};
 use crate::sync::{AtomicU32, Empty, Ordering, empty, empty_by, impl_empty};
+#[cfg(feature = "alloc")]
+use alloc::boxed::Box;
 use atomic_map::{AtomicMap, Cells, FixedCells};
 use core::ops::{Deref, DerefMut};
 use page_table::PageTable;
 use spin::Once;
 
-/// A table has no entry left. The operation that needed one has changed nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CapacityError;
-
 /// A growable table. An index is valid until its entry is popped.
-pub trait Table<T>: Empty + DerefMut<Target = [T]> {
+pub trait Table<T>: Empty + Default + DerefMut<Target = [T]> {
     /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not
     /// fit.
     fn make_room(&mut self, extra: usize) -> bool;
@@ -116,6 +117,9 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     const GROUPS: u32;
     /// The event queues of the groups.
     type Groups<T: Empty + Send + Sync + 'static>: AsRef<[T]> + Empty + Send + Sync;
+    /// The sub-allocators of the policies that cut segments by themselves.
+    #[cfg(feature = "alloc")]
+    type SubAllocators: SubAllocators;
 }
 
 /// Tables of fixed capacity, for hosts without a heap.
@@ -175,6 +179,8 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     type Pages = AtomicMap<FixedCells<PAGES>>;
     const GROUPS: u32 = 1;
     type Groups<T: Empty + Send + Sync + 'static> = [T; 1];
+    #[cfg(feature = "alloc")]
+    type SubAllocators = Box<dyn SubAllocator>;
 }
 
 empty_by!([T, const N: usize] heapless::Vec<T, N> = Self::new());
@@ -309,19 +315,34 @@ mod growable {
     use super::atomic_map::GrowingCells;
     use super::page_table::RadixPages;
     use super::{Devices, Lazy, OnceTable, Storage, Table};
+    use crate::suballoc::{SubAllocator, SubAllocators};
     use crate::sync::{Empty, empty, empty_by, impl_empty};
     use alloc::boxed::Box;
     use alloc::vec::Vec;
+    use core::marker::PhantomData;
     use core::ops::{Deref, DerefMut};
     use once_cell::race::OnceBox;
 
-    /// Tables that grow on the host's heap.
-    #[derive(Clone, Default, Debug)]
-    pub struct Growable;
+    /// Tables that grow on the host's heap. `A` has the sub-allocators of the policies that cut
+    /// segments by themselves.
+    #[derive(Debug)]
+    pub struct Growable<A = Box<dyn SubAllocator>>(PhantomData<fn(A)>);
 
-    impl super::sealed::SealedStorage for Growable {}
+    impl<A> Clone for Growable<A> {
+        fn clone(&self) -> Self {
+            Self(PhantomData)
+        }
+    }
 
-    impl Storage for Growable {
+    impl<A> Default for Growable<A> {
+        fn default() -> Self {
+            Self(PhantomData)
+        }
+    }
+
+    impl<A> super::sealed::SealedStorage for Growable<A> {}
+
+    impl<A: SubAllocators> Storage for Growable<A> {
         type Table<T: Clone + Send + 'static> = Vec<T>;
         type Lazy<T: Clone + Empty + Send + 'static> = WhenNeeded<T>;
         type ForDevices<T> = Vec<T>;
@@ -331,6 +352,7 @@ mod growable {
         type Pages = RadixPages;
         const GROUPS: u32 = 16;
         type Groups<T: Empty + Send + Sync + 'static> = [T; 16];
+        type SubAllocators = A;
     }
 
     empty_by!([T] Vec<T> = Self::new());

@@ -28,7 +28,7 @@ const _: () = assert!(FAN_OUT == u32::BITS as usize, "a bit of `Node::occupied` 
 
 /// The sort key of an item: `major` is compared first, then `minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Key {
+pub struct Key {
     /// The word that is compared first.
     pub major: u64,
     /// The word that decides if the `major` words are equal.
@@ -65,7 +65,7 @@ impl Key {
 
 /// A subtree: empty, one item, or a node. The link to the root represents the whole set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Link(u32);
+pub struct Link(u32);
 
 /// The bit that is set in the number of a node and clear in the number of an item.
 const NODE: u32 = 1 << 31;
@@ -77,7 +77,7 @@ empty_by!(Link = Self::EMPTY);
 
 impl Link {
     /// The set without items.
-    pub(crate) const EMPTY: Self = Self(NONE);
+    pub const EMPTY: Self = Self(NONE);
 
     /// Returns the set with the single item `item`.
     #[inline]
@@ -159,7 +159,7 @@ impl Node {
 
 /// The nodes of any number of sets. A set is a [`Link`] that the caller stores.
 #[derive(Clone)]
-pub(crate) struct RadixTree<S: Storage> {
+pub struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
 }
 
@@ -168,7 +168,7 @@ impl_empty! { [S: Storage] RadixTree<S> { nodes } }
 impl<S: Storage> RadixTree<S> {
     /// Makes room for `items` items in all sets together. Returns false if they do not fit.
     #[inline]
-    pub(crate) fn make_room_for(&mut self, items: u32) -> bool {
+    pub fn make_room_for(&mut self, items: u32) -> bool {
         // A set of `n` items has at most `n − 1` nodes.
         self.nodes.make_room(items.saturating_sub(self.nodes.len() + 1))
     }
@@ -183,7 +183,7 @@ impl<S: Storage> RadixTree<S> {
 
     /// Adds `item`, which is not in the set, and returns the new root. The caller has made room.
     #[inline]
-    pub(crate) fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
+    pub fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root.is_empty() {
             return Link::item(item);
         }
@@ -219,8 +219,11 @@ impl<S: Storage> RadixTree<S> {
     }
 
     /// Removes `item`, which is in the set, and returns the new root.
+    ///
+    /// # Panics
+    /// If the item is not in the set.
     #[inline(never)]
-    pub(crate) fn remove(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
+    pub fn remove(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root == Link::item(item) {
             return Link::EMPTY;
         }
@@ -281,7 +284,7 @@ impl<S: Storage> RadixTree<S> {
 
     /// Returns the item with the lowest key that is at least `bound`.
     #[inline(never)]
-    pub(crate) fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
+    pub fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
         // `sibling` is the closest subtree in which all keys are above `bound`. It contains the
         // answer if the subtree at `at` turns out to have no key from `bound` on, so the descent
         // never has to go back up.

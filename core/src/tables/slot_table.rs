@@ -6,10 +6,10 @@ use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// The index that means "no entry". No table has that many entries.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 /// An entry that can store a link while it is vacant.
-pub(crate) trait Vacant: Clone + Send + 'static {
+pub trait Vacant: Clone + Send + 'static {
     /// Creates a vacant entry that links to the vacant entry `next`.
     fn vacant(next: u32) -> Self;
     /// Makes an occupied entry vacant, and links it to the vacant entry `next`.
@@ -48,7 +48,7 @@ pub(crate) use vacant;
 /// A table of `T` with reusable indices. Room is made in advance, for many entries at a time, so
 /// that occupying an entry takes a few instructions and cannot fail.
 #[derive(Clone)]
-pub(crate) struct SlotTable<T: Vacant, S: Storage> {
+pub struct SlotTable<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
     /// The list of the vacant entries in `table`.
@@ -92,13 +92,13 @@ impl Vacancies {
 impl<T: Vacant, S: Storage> SlotTable<T, S> {
     /// Returns whether `extra` more entries fit without growing the table.
     #[inline]
-    pub(crate) fn has_room(&self, extra: u32) -> bool {
+    pub fn has_room(&self, extra: u32) -> bool {
         extra <= self.vacancies.count
     }
 
     /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not fit.
     #[inline]
-    pub(crate) fn make_room(&mut self, extra: u32) -> bool {
+    pub fn make_room(&mut self, extra: u32) -> bool {
         self.has_room(extra) || self.grow(extra - self.vacancies.count)
     }
 
@@ -124,7 +124,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
 
     /// Stores `entry` and returns its index. Room was made for it.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, entry: T) -> u32 {
+    pub fn insert(&mut self, entry: T) -> u32 {
         let index = self.vacancies.occupy(&self.table);
         self.table[index as usize] = entry;
         index
@@ -132,8 +132,8 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
 
     /// Makes the entry at `index` vacant.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, index: u32) {
-        debug_assert!(self.len() > 0, "an occupied entry is removed");
+    pub fn remove(&mut self, index: u32) {
+        debug_assert!(!self.is_empty(), "an occupied entry is removed");
         self.vacancies.vacate(index, &mut self.table);
     }
 
@@ -146,7 +146,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
     /// Returns all entries, occupied and vacant. If the caller holds the slice in a local, the
     /// optimiser does not have to reload the table's pointer and length after every store.
     #[inline(always)]
-    pub(crate) fn entries(&self) -> &[T] {
+    pub fn entries(&self) -> &[T] {
         &self.table
     }
 
@@ -159,7 +159,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
 
     /// Returns all entries, occupied and vacant, mutably.
     #[inline(always)]
-    pub(crate) fn entries_mut(&mut self) -> &mut [T] {
+    pub fn entries_mut(&mut self) -> &mut [T] {
         &mut self.table
     }
 
@@ -180,8 +180,13 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
     }
 
     /// Returns the number of occupied entries.
-    pub(crate) fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.capacity() - self.vacancies.count
+    }
+
+    /// Returns whether no entry is occupied.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns the number of entries, occupied and vacant.

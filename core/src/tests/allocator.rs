@@ -10,6 +10,7 @@ use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::tests::altered::{self, AlteredDevice, Change};
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::vec::Vec;
 
@@ -20,8 +21,7 @@ const STREAM: StreamId = StreamId(0);
 const OTHER: StreamId = StreamId(7);
 
 fn allocator(config: &str) -> Simulated {
-    let config = Config::parse(config).unwrap();
-    Allocator::new([SimulatedDevice::new(1 << 30)], &config).unwrap()
+    Allocator::new([SimulatedDevice::new(1 << 30)], &parse(config)).unwrap()
 }
 
 fn malloc_mib(allocator: &Simulated, mib: u64) -> DevicePtr {
@@ -173,15 +173,9 @@ fn what_is_not_held_cannot_be_freed() {
 /// operation.
 #[test]
 fn double_frees_interior_and_foreign_addresses_are_told_apart() {
-    for config in [
-        "",
-        "expandable_segments:True",
-        "policy:bfc",
-        "policy:buddy",
-        "policy:size_class",
-        "policy:slab",
-        "policy:planned",
-    ] {
+    for config in
+        ["", "expandable_segments:True", "policy:bfc", "policy:first_fit", "policy:small_first_fit", "policy:planned"]
+    {
         let allocator = allocator(config);
         let operations: [&dyn Fn(DevicePtr) -> Result<(), Error>; 4] = [
             &|ptr| allocator.free(ptr),
@@ -408,15 +402,15 @@ fn private_pools_tell_the_bytes_of_each_kind() {
 }
 
 #[test]
-fn a_block_above_the_slabs_shares_a_segment_of_large_blocks() {
-    let allocator = allocator("policy:slab");
+fn a_block_above_the_sub_allocator_s_largest_shares_a_segment_of_large_blocks() {
+    let allocator = allocator("policy:small_first_fit");
     let block = malloc_mib(&allocator, 1);
     assert_eq!(allocator.base_of(block).unwrap().segment_bytes, 20 * MIB);
 }
 
 #[test]
-fn a_request_above_the_largest_arena_asks_nothing_of_the_device() {
-    let config = Config::parse("policy:buddy").unwrap();
+fn a_request_above_the_largest_segment_of_the_policy_asks_nothing_of_the_device() {
+    let config = parse("policy:first_fit");
     let allocator = Simulated::new([SimulatedDevice::new(1 << 50)], &config).unwrap();
     let refused = allocator.malloc(DEVICE, 1 << 46, STREAM);
     assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");

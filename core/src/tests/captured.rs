@@ -2,12 +2,12 @@
 //! stays.
 
 use crate::allocator::Allocator;
-use crate::config::Config;
 use crate::device::Host;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
 use fastrand::Rng;
@@ -21,7 +21,7 @@ const CAPACITY: u64 = 400 * MIB;
 const TAGS: [Tag; 2] = [Tag(NonZeroU64::new(1).unwrap()), Tag(NonZeroU64::new(2).unwrap())];
 
 /// Settings under which memory goes back by every rule.
-const CONFIGS: [&str; 16] = [
+const CONFIGS: [&str; 15] = [
     "",
     "max_split_size_mb:20",
     "max_split_size_mb:20,decisions:improved",
@@ -35,16 +35,15 @@ const CONFIGS: [&str; 16] = [
     "policy:stitched,slack:0",
     "policy:bfc",
     "policy:bfc,expandable_segments:True",
-    "policy:slab",
-    "policy:buddy",
-    "policy:size_class",
+    "policy:first_fit",
+    "policy:small_first_fit",
 ];
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
 fn allocator(config: &str) -> Simulated {
     let device = SimulatedDevice::new(CAPACITY).with_idle_streams_told();
-    Simulated::new([device], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([device], &parse(config)).unwrap()
 }
 
 fn device(allocator: &Simulated) -> &SimulatedDevice {

@@ -8,6 +8,7 @@ use crate::device::{DeviceError, ErrorKind};
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::collections::BTreeSet;
 use std::string::ToString;
@@ -20,7 +21,7 @@ const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(0);
 
 fn allocator(config: &str) -> Simulated {
-    Simulated::new([SimulatedDevice::new(1 << 30)], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([SimulatedDevice::new(1 << 30)], &parse(config)).unwrap()
 }
 
 fn pages(allocator: &Simulated) -> Pages<'_, SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
@@ -78,7 +79,7 @@ fn the_extents_of_blocks_cover_them_page_by_page() {
 
 #[test]
 fn a_block_of_an_ordinary_segment_is_one_extent() {
-    for config in ["", "policy:slab", "policy:buddy"] {
+    for config in ["", "policy:small_first_fit", "policy:first_fit"] {
         let allocator = allocator(config);
         let blocks = [(); 3].map(|()| allocator.malloc(DEVICE, 5000, STREAM).unwrap());
         for block in blocks {
@@ -97,7 +98,9 @@ fn a_block_of_an_ordinary_segment_is_one_extent() {
 
 #[test]
 fn pinned_memory_outlives_its_block_and_the_rest_is_released() {
-    for config in ["", "expandable_segments:True", "policy:stitched", "policy:bfc", "policy:slab", "policy:direct"] {
+    for config in
+        ["", "expandable_segments:True", "policy:stitched", "policy:bfc", "policy:small_first_fit", "policy:direct"]
+    {
         let allocator = allocator(config);
         let blocks = [(); 3].map(|()| malloc(&allocator, 20));
         let middle = blocks[1];
@@ -198,7 +201,7 @@ fn addresses_that_are_no_block_of_the_device_are_refused() {
 
 /// An allocator on a device with exports: the descriptor of a page is the number of the handle.
 fn exporting(config: &str) -> Simulated {
-    Simulated::new([SimulatedDevice::new(1 << 30).with_exports()], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([SimulatedDevice::new(1 << 30).with_exports()], &parse(config)).unwrap()
 }
 
 #[test]
@@ -233,7 +236,7 @@ fn every_page_under_pinned_memory_is_exported_by_any_of_its_bytes() {
 
 #[test]
 fn memory_that_cannot_be_exported_is_refused() {
-    for config in ["", "policy:slab", "policy:direct"] {
+    for config in ["", "policy:small_first_fit", "policy:direct"] {
         let allocator = exporting(config);
         let block = malloc(&allocator, 20);
         pages(&allocator).pin(block).unwrap();

@@ -60,7 +60,7 @@ fn the_settings_of_guards_are_written_as_they_are_read_and_stay() {
         assert!(config.update("guard:sampled:8").is_err() && config.update("canary:True").is_err(), "{text}");
         config.update("quarantine:5").unwrap();
     }
-    for text in ["policy:planned,guard:all", "policy:planned,canary:True", "policy:slab,guard:all", "guard:all:3"] {
+    for text in ["policy:planned,guard:all", "policy:planned,canary:True", "policy:direct,guard:all", "guard:all:3"] {
         assert!(Config::parse(text).is_err(), "{text}");
     }
     assert!(Config::parse("policy:planned,guard:off,max_split_size_mb:64").is_ok());

@@ -45,6 +45,8 @@ mod old_form;
 #[cfg(not(loom))]
 mod ordered;
 #[cfg(not(loom))]
+pub(crate) mod own;
+#[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
 mod page_budget;

@@ -12,6 +12,7 @@ use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::snapshot::BlockState;
 use crate::stats::{PlannedReport, Stage};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use cachalot_planner::Plan;
@@ -25,8 +26,7 @@ pub(super) const STREAM: StreamId = StreamId(0);
 pub(super) const OTHER: StreamId = StreamId(7);
 
 fn allocator(capacity: u64, config: &str) -> Simulated {
-    let config = Config::parse(config).unwrap();
-    Allocator::new([SimulatedDevice::new(capacity)], &config).unwrap()
+    Allocator::new([SimulatedDevice::new(capacity)], &parse(config)).unwrap()
 }
 
 fn planned() -> Simulated {
@@ -495,12 +495,12 @@ fn without_the_cache_nothing_is_served_from_a_plan() {
 
 #[test]
 fn the_policy_and_its_settings_stay() {
-    let allocator = serving("policy:planned,fallback:slab,plan_deadline_ms:5");
+    let allocator = serving("policy:planned,fallback:small_first_fit,plan_deadline_ms:5");
     allocator.configure(&Config::new());
     let config = allocator.settings(DEVICE).unwrap().config();
     assert_eq!(config.policy_name(), "planned");
     assert_eq!(config.planned().unwrap().plan_deadline_ms, 5);
-    assert_eq!(config.policy().name(), "slab");
+    assert_eq!(config.policy().name(), "small_first_fit");
 }
 
 /// The counting of a block is settled when the block is handed out, by the settings active when

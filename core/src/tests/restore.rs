@@ -2,13 +2,13 @@
 
 use crate::allocator::Allocator;
 use crate::arena::request::Forecast;
-use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Segments};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::snapshot::{BlockState, SnapshotSegment};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ fn elsewhere_of(capacity: u64, config: &str) -> Simulated {
 }
 
 fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
-    let allocator = Allocator::new([device], &Config::parse(config).unwrap()).unwrap();
+    let allocator = Allocator::new([device], &parse(config)).unwrap();
     allocator.pools(DEVICE).unwrap().retain(POOL, PoolOptions::default()).unwrap();
     allocator
 }
@@ -185,7 +185,7 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     let mut limited = allocator("");
     limited.settings(DEVICE).unwrap().set_limit(Some(MIB));
     assert_eq!(limited.restore(DEVICE, &segments), Err(Error::SnapshotRefused("the segments exceed the limit")));
-    assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
+    assert!(matches!(restored("policy:first_fit", &segments), Err(Error::SnapshotRefused(_))));
 }
 
 /// Restores the segments of a program on a device with a failing `nth` call of each of `calls`, and

@@ -1,10 +1,10 @@
 //! The straight path, which interfaces of other languages inline, beside the general path.
 
 use crate::allocator::Allocator;
-use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::vec::Vec;
 
@@ -17,7 +17,7 @@ const STEPS: u64 = 6_000;
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
 fn allocator(config: &str) -> Simulated {
-    Simulated::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([SimulatedDevice::new(CAPACITY)], &parse(config)).unwrap()
 }
 
 /// Runs one random program through both paths, with a change of the settings now and then, and
@@ -77,7 +77,7 @@ fn agree(config: &str, changes: &[&str]) {
 
 #[test]
 fn the_straight_path_decides_as_the_general_path_under_every_policy() {
-    for policy in ["caching", "stitched", "bfc", "buddy", "size_class", "slab"] {
+    for policy in ["caching", "stitched", "bfc", "first_fit", "small_first_fit"] {
         agree(&std::format!("policy:{policy}"), &[]);
     }
 }

@@ -9,8 +9,8 @@ use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Growable, Host,
-    MemoryInfo, OutOfMemory, PoolId, Segments, StreamId, TraceEntry, VirtualMemory,
+    Allocator, CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Host, MemoryInfo,
+    OutOfMemory, PoolId, Segments, StreamId, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
@@ -25,7 +25,7 @@ use std::time::Duration;
 const PAGE: u64 = 2 << 20;
 
 /// The allocator of a C program's devices.
-pub(crate) type SharedAllocator = Allocator<Device, HeapLock, Growable>;
+pub(crate) type SharedAllocator = Allocator<Device, HeapLock, crate::Tables>;
 
 /// The source of a device's memory.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]

@@ -535,5 +535,5 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     if options.flags & CACHALOT_HOST != 0 {
         return Ok(host_config(&text)?);
     }
-    Ok(Config::parse(&text)?)
+    Ok(crate::parse(&text)?)
 }

@@ -40,7 +40,7 @@ impl Drop for Supply {
 
 /// The active supplies.
 #[derive(Default)]
-struct Tables {
+struct SupplyTables {
     /// The functions of each pool, by device and name.
     pools: BTreeMap<(c_int, PoolId), Arc<Supply>>,
     /// The functions that take each segment back, by address.
@@ -50,7 +50,7 @@ struct Tables {
 /// The pools with segments of the program, and these segments.
 #[derive(Default)]
 pub(crate) struct SuppliedPools {
-    tables: Mutex<Tables>,
+    tables: Mutex<SupplyTables>,
     /// Number of pools and segments. A program without such pools takes no lock.
     entries: AtomicUsize,
 }
@@ -58,14 +58,14 @@ pub(crate) struct SuppliedPools {
 impl SuppliedPools {
     /// Changes the tables. Returns what the change has taken out, which is dropped without the
     /// lock.
-    fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut SupplyTables) -> T) -> T {
         let mut tables = self.lock();
         let result = change(&mut tables);
         self.entries.store(tables.pools.len() + tables.segments.len(), Ordering::Release);
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tables> {
+    fn lock(&self) -> MutexGuard<'_, SupplyTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

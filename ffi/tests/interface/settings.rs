@@ -9,7 +9,6 @@ use cachalot::c::capi::{
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_NULL, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STOPPED,
 };
-use cachalot_core::config::REFERENCE;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 
@@ -147,7 +146,7 @@ fn the_list_of_settings_is_the_librarys() {
     // SAFETY: the callback takes the list, which outlives the call.
     ok(unsafe { cachalot_visit_settings(Some(take), (&raw mut told).cast()) });
     let keys: Vec<_> = told.0.iter().map(|[key, ..]| key.as_str()).collect();
-    assert_eq!(keys, REFERENCE.iter().map(|setting| setting.key).collect::<Vec<_>>());
+    assert_eq!(keys, cachalot::settings().iter().map(|setting| setting.key).collect::<Vec<_>>());
     assert!(told.0.iter().flatten().all(|text| !text.is_empty()), "{told:?}");
     let slack = told.0.iter().find(|[key, ..]| key == "slack").expect("a setting of `stitched`");
     assert_eq!(slack[..4], ["slack", "stitched", "a number from 0 to 1", "0.012"]);

@@ -1,7 +1,7 @@
 //! The contenders: policies by name, each with a configuration.
 
 use cachalot_core::Config;
-use cachalot_core::config::POLICIES;
+use cachalot_policies::NAMES as POLICIES;
 
 /// Prefix of a configuration string with a policy's name.
 const PREFIX: &str = "policy:";
@@ -77,7 +77,8 @@ impl Contender {
 
     fn new(policy: &'static str, text: &str) -> Result<Self, String> {
         let comma = if text.is_empty() { "" } else { "," };
-        let config = Config::parse(&format!("{PREFIX}{policy}{comma}{text}")).map_err(|error| error.to_string())?;
+        let config =
+            cachalot_policies::parse(&format!("{PREFIX}{policy}{comma}{text}")).map_err(|error| error.to_string())?;
         Ok(Self { policy, text: text.to_owned(), config })
     }
 }

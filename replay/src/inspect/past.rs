@@ -2,7 +2,6 @@
 
 use super::{EndState, blocks};
 use crate::memory::{self, Block, Part, SMALL_PAGE};
-use cachalot_core::Config;
 use cachalot_snapshot::{Event, Segment, Snapshot};
 
 /// The stream and the pool of a segment.
@@ -21,7 +20,7 @@ pub(super) type PastMemory = memory::Memory<Placement, ()>;
 /// Returns the size of large pages in expandable segments, from the settings of a snapshot.
 pub(super) fn large_page(snapshot: &Snapshot) -> u64 {
     let text = snapshot.allocator_settings.as_ref().and_then(|settings| settings.string.as_deref());
-    let config = text.and_then(|text| Config::parse(text).ok()).unwrap_or_default();
+    let config = text.and_then(|text| cachalot_policies::parse(text).ok()).unwrap_or_default();
     config.large_segment_size()
 }
 

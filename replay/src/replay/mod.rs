@@ -162,7 +162,7 @@ pub fn recorded_config(trace: &Trace) -> Result<Config, ReplayError> {
 
 /// Returns the settings of the recorded program.
 fn recorded_settings(trace: &Trace) -> Result<Settings, ReplayError> {
-    let config = Config::parse(trace.config()).map_err(|error| {
+    let config = cachalot_policies::parse(trace.config()).map_err(|error| {
         let what = format!("the recorded configuration `{}` cannot be used: {error}", trace.config());
         ReplayError::Input(BadInput::whole(&trace.file, what))
     })?;

@@ -64,7 +64,7 @@ struct EarlierMemory<'c> {
 /// contradiction.
 pub(super) fn start(events: &[Event], end: &Expected) -> Result<Start, (usize, String)> {
     // The replay of the record reports an invalid configuration.
-    let config = Config::parse(&end.config).unwrap_or_default();
+    let config = cachalot_policies::parse(&end.config).unwrap_or_default();
     let mut memory = EarlierMemory::at_end(&end.segments, &config);
     for (number, event) in events.iter().enumerate().rev() {
         memory.undo(event).map_err(|why| (number, why))?;

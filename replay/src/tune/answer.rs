@@ -9,6 +9,7 @@ use crate::replay;
 use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{BlockState, Config, PoolKind, SnapshotSegment};
+use cachalot_policies::POLICIES;
 use cachalot_snapshot::Snapshot;
 use cachalot_tuner::judge::{Cost, DEVICE_BYTES, cost};
 use cachalot_tuner::{Candidate, Realm};
@@ -150,7 +151,7 @@ pub fn answer_of(trace: &Trace) -> Answer {
         if trace.events.len() > MOST_EVENTS {
             return None;
         }
-        let baseline = Config::parse(trace.config()).ok()?;
+        let baseline = cachalot_policies::parse(trace.config()).ok()?;
         let program = replay::program(trace).ok()?;
         let part = Part { name: trace.name.clone(), program, limit: recorded.limit_bytes, ..Part::default() };
         let question = Question {
@@ -193,13 +194,14 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
     let length = part.program.operations.len();
     let space = Space {
         realm: Realm::Torch,
+        policies: POLICIES,
         has_limit: part.limit.is_some(),
         has_virtual_memory: true,
         has_late_keys: question.has_late_keys != Some(false),
     };
     let mut candidates = space.first();
     // A setting that the program has is no advice.
-    candidates.retain(|candidate| candidate.config().is_some_and(|config| config != *baseline));
+    candidates.retain(|candidate| candidate.config(POLICIES).is_some_and(|config| config != *baseline));
     if (candidates.len() + 2) * length > MOST_OPERATIONS {
         candidates.retain(|candidate| candidate.text() == super::EXPANDABLE);
     }
@@ -217,7 +219,7 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
     };
     found.config = baseline.to_string();
     found.replayed_bytes = Some(present.reserved_bytes);
-    let measured = |candidate: &Candidate| Some((candidate.clone(), run(&candidate.config()?, part.limit)?));
+    let measured = |candidate: &Candidate| Some((candidate.clone(), run(&candidate.config(POLICIES)?, part.limit)?));
     let measured: Vec<(Candidate, Cost)> = candidates.par_iter().filter_map(measured).collect();
     found.better = advised(&measured, &found, present.ooms);
     if found.ooms > 0 {
@@ -266,7 +268,7 @@ fn rescues(question: &Question<'_>, found: &Answer, run: impl Fn(&Config, Option
         rescues.push(Rescue::Limit { limit_bytes: free.reserved_bytes, instead_of_bytes, is_setting });
     }
     rescues.extend(found.better.clone().filter(|better| better.ooms == 0).map(Rescue::Setting));
-    let config = Config::parse(ONE_PIECE).ok().filter(|config| config != baseline);
+    let config = cachalot_policies::parse(ONE_PIECE).ok().filter(|config| config != baseline);
     let in_one_piece = config.and_then(|config| run(&config, part.limit)).filter(|cost| cost.ooms == 0);
     rescues.extend(
         in_one_piece.map(|cost| Rescue::OnePiece { config: ONE_PIECE, peak_reserved_bytes: cost.reserved_bytes }),

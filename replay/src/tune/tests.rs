@@ -40,8 +40,12 @@ fn search(parts: &Parts, options: &Options) -> Outcome {
     tune(parts, options, &mut |_| ()).expect("the baseline serves the programs")
 }
 
+fn every_policy() -> Options {
+    Options { policies: cachalot_policies::POLICIES, ..Options::default() }
+}
+
 fn short() -> Options {
-    Options { trials: 24, ..Options::default() }
+    Options { trials: 24, ..every_policy() }
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn equal_seeds_have_equal_results_on_any_number_of_threads() {
     let parts = Parts { seen: vec![growing("a", 20, 8), odd("c")], held: vec![growing("b", 31, 9)], halves: false };
     let on = |threads, seed| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-        let options = Options { seed, trials: 40, ..Options::default() };
+        let options = Options { seed, trials: 40, ..every_policy() };
         pool.install(|| serde_json::to_string(&search(&parts, &options)).expect("JSON"))
     };
     assert_eq!(on(1, 5), on(4, 5));
@@ -141,7 +145,7 @@ fn a_driver_that_costs_too_much_is_over_budget() {
 
 #[test]
 fn a_baseline_must_be_a_configuration() {
-    let options = Options { baseline: "max_split_size_mb:5".to_owned(), ..Options::default() };
+    let options = Options { baseline: "max_split_size_mb:5".to_owned(), ..every_policy() };
     let error = tune(&Parts::default(), &options, &mut |_| ()).expect_err("too small");
     assert!(error.starts_with("max_split_size_mb does not take `5`"), "{error}");
 }

@@ -7,9 +7,10 @@ use crate::record::Record;
 use crate::serve::device::{AllocatorOwner, ServedDevice};
 use crate::serve::frees::Frees;
 use cachalot_core::config::ConfigError;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, ParkTarget};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, ParkTarget};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentity, Streams};
+use cachalot_policies::Tables;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,7 +31,7 @@ pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
 pub(super) struct Served {
     context: CuContext,
     device: CuDevice,
-    allocator: Allocator<ServedDevice, HeapLock, Growable>,
+    allocator: Allocator<ServedDevice, HeapLock, Tables>,
     /// Whether memory in the order of streams was ever served.
     ordered: AtomicBool,
     /// A stream of the library's own, or 0 before the first block to clear.
@@ -101,7 +102,7 @@ impl Served {
     }
 
     /// Returns the allocator.
-    pub(super) fn allocator(&self) -> &Allocator<ServedDevice, HeapLock, Growable> {
+    pub(super) fn allocator(&self) -> &Allocator<ServedDevice, HeapLock, Tables> {
         &self.allocator
     }
 
@@ -247,16 +248,16 @@ impl AllocatorOwner for Served {
 /// The mistake in the settings.
 pub(super) fn settings(options: &Options) -> Result<Config, ConfigError> {
     let text = &options.settings;
-    let config = Config::parse(text)?;
+    let config = cachalot_policies::parse(text)?;
     if !config.policy().traits().follows_pytorch || config.expandable_segments() {
         return Ok(config);
     }
     // A later setting wins.
     let comma = if text.is_empty() { "" } else { "," };
     if options.sleep.is_some() {
-        return Config::parse(&format!("{PAGES}{comma}{text}"));
+        return cachalot_policies::parse(&format!("{PAGES}{comma}{text}"));
     }
-    Config::parse(&format!("{SETTINGS},compact_slack_mb:{}{comma}{text}", options.slack >> 20))
+    cachalot_policies::parse(&format!("{SETTINGS},compact_slack_mb:{}{comma}{text}", options.slack >> 20))
 }
 
 /// Returns the driver's code for a failure of the allocator.
@@ -295,8 +296,8 @@ mod tests {
 
     #[test]
     fn memory_that_sleeps_lies_on_pages() {
-        assert_eq!(settings("", true).unwrap(), Config::parse("expandable_segments:True").unwrap());
+        assert_eq!(settings("", true).unwrap(), cachalot_policies::parse("expandable_segments:True").unwrap());
         assert!(settings("roundup_power2_divisions:4", true).unwrap().expandable_segments());
-        assert_eq!(settings("policy:stitched", true).unwrap(), Config::parse("policy:stitched").unwrap());
+        assert_eq!(settings("policy:stitched", true).unwrap(), cachalot_policies::parse("policy:stitched").unwrap());
     }
 }

@@ -1,10 +1,10 @@
 //! The functions of the core by name. The private functions are compiled here from their own files.
 
 #[path = "../../../core/src/heap/bins.rs"]
-#[allow(dead_code, clippy::inline_always, reason = "a file of the core, of which not every function is asked for")]
+#[allow(dead_code, clippy::inline_always, reason = "a file of which not every function is asked for")]
 pub(crate) mod bins;
-#[path = "../../../core/src/heap/suballoc/geometric_classes.rs"]
-#[allow(dead_code, clippy::inline_always, reason = "a file of the core, of which not every function is asked for")]
+#[path = "../../../policies/src/geometric_classes.rs"]
+#[allow(dead_code, clippy::inline_always, reason = "a file of which not every function is asked for")]
 mod geometric_classes;
 
 use cachalot_core::rounding::{self, Divisions, INTERVALS};

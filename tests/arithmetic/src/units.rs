@@ -1,3 +1,3 @@
 //! The units that the compiled files of the core import from their own crate.
 
-pub(crate) use cachalot_core::{GRAIN, UNIT};
+pub(crate) use cachalot_core::GRAIN;

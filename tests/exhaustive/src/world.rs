@@ -148,7 +148,7 @@ impl World {
             alphabet.ranges.then(|| core.ranges(DEVICE).expect("a range fits").reserve(bytes).expect("a range fits"));
         let model = setting.has_model.then(|| {
             let device = cachalot_core::simulated::SimulatedDevice::new(setting.capacity);
-            let mut model = Model::new(device, 0, u64::from(Growable::GROUPS), &config);
+            let mut model = Model::new(device, 0, u64::from(<Growable>::GROUPS), &config);
             pool.into_iter().for_each(|pool| model.create_pool(pool, PoolOptions::default()).expect("a pool fits"));
             model
         });

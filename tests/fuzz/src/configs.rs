@@ -10,7 +10,7 @@ pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     // The text after a NUL is a change, as made by a program at run time.
     let (text, change) = text.split_once('\0').unwrap_or((text, ""));
-    let mut config = match Config::parse(text) {
+    let mut config = match cachalot_policies::parse(text) {
         Ok(config) => config,
         Err(error) => {
             assert!(!error.to_string().contains('\n'), "{error}");
@@ -27,6 +27,6 @@ pub fn run(bytes: &[u8]) {
 
 fn check(config: &Config) {
     let text = config.to_string();
-    let again = Config::parse(&text).unwrap_or_else(|error| panic!("`{text}`: {error}"));
+    let again = cachalot_policies::parse(&text).unwrap_or_else(|error| panic!("`{text}`: {error}"));
     assert_eq!(&again, config, "`{text}`");
 }

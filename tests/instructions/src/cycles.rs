@@ -4,9 +4,10 @@
 
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
-    Allocator, Bare, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable, MemoryInfo, PhysicalHandle,
-    StreamId, VirtualMemory,
+    Allocator, Bare, Config, DeviceIndex, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId,
+    VirtualMemory,
 };
+use cachalot_policies::Tables;
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -161,7 +162,7 @@ impl ForwardVirtualMemory for Idle {
     }
 }
 
-type Counted = Allocator<Idle, parking_lot::RawMutex, Growable>;
+type Counted = Allocator<Idle, parking_lot::RawMutex, Tables>;
 
 // Not inlined, as in a program that calls the library from many places.
 #[inline(never)]

@@ -5,14 +5,15 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeId, Route, RoutePurpose,
-    StreamId, Tag,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, MIB, PoolId, PoolOptions, RangeId, Route, RoutePurpose, StreamId,
+    Tag,
 };
+use cachalot_policies::Tables;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The allocator of a program.
-type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
+type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Tables>;
 
 /// The device.
 const DEVICE: DeviceIndex = DeviceIndex(0);

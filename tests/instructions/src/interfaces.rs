@@ -14,7 +14,7 @@ use cachalot::c::capi::{
 use cachalot::c::status::CACHALOT_OK;
 use cachalot::c::torch::{cachalot_torch_free, cachalot_torch_malloc};
 use cachalot::simulated::SimulatedDevice;
-use cachalot::{Allocator, Config, CudaDevice, DeviceIndex, DevicePtr, Growable, HeapLock, StreamId};
+use cachalot::{Allocator, Config, CudaDevice, DeviceIndex, DevicePtr, HeapLock, StreamId, Tables};
 use clap::ValueEnum;
 use std::error::Error;
 use std::ffi::c_void;
@@ -108,7 +108,7 @@ trait Calls {
 
 /// The Rust interface. Its functions are not inlined, as in a program that calls the library from
 /// many places.
-impl Calls for Allocator<SimulatedDevice, HeapLock, Growable> {
+impl Calls for Allocator<SimulatedDevice, HeapLock, Tables> {
     #[inline(never)]
     fn malloc(&self, bytes: u64, stream: u64) -> Outcome<DevicePtr> {
         Ok(self.malloc(DEVICE, bytes, StreamId(stream))?)
@@ -136,7 +136,7 @@ impl Calls for Allocator<SimulatedDevice, HeapLock, Growable> {
     }
 }
 
-impl Calls for Allocator<CudaDevice, HeapLock, Growable> {
+impl Calls for Allocator<CudaDevice, HeapLock, Tables> {
     #[inline(never)]
     fn malloc(&self, bytes: u64, stream: u64) -> Outcome<DevicePtr> {
         Ok(self.malloc(DEVICE, bytes, StreamId(stream))?)

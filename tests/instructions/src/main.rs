@@ -16,11 +16,12 @@ mod cycles;
 
 use cachalot::cuda::driver::LIBRARY_VARIABLE;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, StreamId};
 use cachalot_emulated_driver::install::built_library;
 use cachalot_instructions::growth::PROGRAMS;
 use cachalot_instructions::interfaces::{self, Interface, Pair};
 use cachalot_instructions::{available, per_pair_of, per_pair_under};
+use cachalot_policies::Tables;
 use clap::{Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -88,7 +89,7 @@ enum Job {
     Growth { program: usize, count: u64 },
 }
 
-type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
+type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Tables>;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
@@ -105,7 +106,7 @@ fn free(allocator: &Simulated, block: DevicePtr) -> Result<(), cachalot_core::Er
 
 /// Makes `pairs` pairs of requests and frees.
 fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Error>> {
-    let config = Config::parse(&format!("policy:{policy}"))?;
+    let config = cachalot_policies::parse(&format!("policy:{policy}"))?;
     let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &config)?;
     if cached {
         // The live blocks on both sides keep the cached block from merging.

@@ -1,7 +1,7 @@
 //! A program on one simulated device, for tests with exact expected figures.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, StreamId};
 
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -37,7 +37,7 @@ impl Host {
     /// # Panics
     /// If the configuration is invalid.
     pub fn on(config: &str, device: SimulatedDevice) -> Self {
-        let config = Config::parse(config).expect("the configuration is valid");
+        let config = cachalot_policies::parse(config).expect("the configuration is valid");
         Self { allocator: Allocator::new([device], &config).expect("one device fits") }
     }
 

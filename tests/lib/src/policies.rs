@@ -1,6 +1,6 @@
 //! The policies as configurations. Tests of the external invariants run under each.
 
-use cachalot_core::config::POLICIES;
+use cachalot_policies::NAMES as POLICIES;
 use std::sync::LazyLock;
 
 /// Policies with options, and options that change decisions.
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn every_policy_is_tested() {
-        let names: Vec<_> = policies().map(|text| cachalot_core::Config::parse(text).unwrap().policy_name()).collect();
+        let names: Vec<_> = policies().map(|text| cachalot_policies::parse(text).unwrap().policy_name()).collect();
         for policy in POLICIES {
             assert!(names.contains(&policy), "{policy}");
         }

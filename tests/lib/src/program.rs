@@ -122,7 +122,7 @@ pub fn config(number: u8) -> Config {
         Some(number) => WITHOUT_PARITY[usize::from(number) % WITHOUT_PARITY.len()],
         None => CONFIGS[usize::from(number) % CONFIGS.len()],
     };
-    Config::parse(text).expect("every configuration here is valid")
+    cachalot_policies::parse(text).expect("every configuration here is valid")
 }
 
 /// Returns the stream with a number: the default stream, small numbers as tests use, or large

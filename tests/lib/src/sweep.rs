@@ -158,7 +158,7 @@ impl Sweep {
     /// # Panics
     /// If the configuration is invalid.
     pub fn new(config: &str, program: Vec<Op>) -> Self {
-        Self { config: Config::parse(config).expect("the configuration is valid"), program }
+        Self { config: cachalot_policies::parse(config).expect("the configuration is valid"), program }
     }
 
     fn twins(&self) -> Twins {

@@ -1,6 +1,7 @@
 //! Allocators under test, each with one simulated device.
 
 use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::suballoc::SubAllocators;
 use cachalot_core::{
     Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions,
     Route, RoutePurpose, SnapshotSegment, StreamId,
@@ -75,7 +76,7 @@ pub trait Subject: Sized {
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
 
-impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
+impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growable<A>> {
     fn create(device: SimulatedDevice, settings: &Settings) -> Result<Self, Error> {
         let allocator = Self::new([D::of_simulated(device)], &settings.config)?;
         // Without a limit in the settings, a fraction in the configuration stays active.
@@ -155,7 +156,7 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
 
 /// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
 /// once. The first plan resets the peaks of the statistics.
-fn announce<D: Simulates, R: Lock>(allocator: &Allocator<D, R, Growable>) -> Result<(), Error> {
+fn announce<D: Simulates, R: Lock, A: SubAllocators>(allocator: &Allocator<D, R, Growable<A>>) -> Result<(), Error> {
     let planning = allocator.plans(DEVICE)?;
     planning.end_iteration()?;
     if let Some(observed) = planning.observed() {

@@ -8,7 +8,6 @@ mod program;
 
 use super::BAD_INPUT;
 use super::bytes;
-use cachalot_core::Config;
 use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
 use cachalot_run::control::MOST_NAME;
@@ -149,7 +148,7 @@ pub(crate) struct RunArgs {
 
 /// Checks a text of settings, and returns the text unchanged.
 fn checked_settings(text: &str) -> Result<String, String> {
-    Config::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+    cachalot_policies::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Checks the name of a process, and returns the name unchanged.

@@ -245,7 +245,7 @@ type TuneFailure = (u8, Vec<String>);
 /// Reads the programs and the options. An error has the exit status.
 fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch, TuneFailure> {
     let bad = |complaint: String| (BAD_INPUT, vec![complaint]);
-    let baseline = cachalot_core::Config::parse(args.baseline.as_deref().unwrap_or_default());
+    let baseline = cachalot_policies::parse(args.baseline.as_deref().unwrap_or_default());
     let baseline = baseline.map_err(|error| bad(format!("--baseline: {error}")))?;
     let costs = match &args.costs {
         Some(file) => load_costs(file).map_err(|error| bad(error.to_string()))?,
@@ -269,6 +269,7 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch,
     };
     let options = Options {
         aim,
+        policies: cachalot_policies::POLICIES,
         budget: Budget { us_per_request: args.time_budget, memory_factor: args.memory_budget },
         most_harm: args.most_harm / 100.0,
         baseline: args.baseline.clone().or_else(|| common_config(&records)).unwrap_or_default(),

@@ -1,7 +1,6 @@
 //! The history of a device, in a form small enough for 10 million events.
 
 use super::stacks::Stacks;
-use cachalot_core::Config;
 use cachalot_core::config::POLICIES;
 use cachalot_replay::memory;
 use cachalot_replay::tune::Answer;
@@ -140,7 +139,7 @@ pub(super) struct Pages {
 
 impl Pages {
     pub(super) fn of(config: &str) -> Self {
-        let config = Config::parse(config).unwrap_or_default();
+        let config = cachalot_policies::parse(config).unwrap_or_default();
         Self { large: config.large_segment_size(), tell_kinds: config.policy_name() == POLICIES[0] }
     }
 

@@ -119,7 +119,7 @@ pub(crate) struct ViewArgs {
 
 /// Parses a configuration, and keeps the text.
 fn named_config(text: &str) -> Result<(String, Config), String> {
-    Config::parse(text).map(|config| (text.to_owned(), config)).map_err(|error| error.to_string())
+    cachalot_policies::parse(text).map(|config| (text.to_owned(), config)).map_err(|error| error.to_string())
 }
 
 /// A device of a file, as data of the page.

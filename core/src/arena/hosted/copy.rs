@@ -33,7 +33,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     let plans = arena.plans.server().zip(held.planner.as_ref());
     let copy = Arena {
         driver: arena.driver.for_device(onto, flags::TRACE),
-        settings: arena.settings.duplicate(held.config.clone()),
+        settings: arena.settings.duplicate::<P::Storage>(held.config.clone()),
         heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
         plans: Plans::of(plans.map(|(server, planner)| server.copy_of(&held.lanes, planner))),
         paging: held.paging.copy(),

@@ -1,6 +1,7 @@
 //! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the
 //! memory under a block.
 
+use crate::Tables;
 use crate::c::abi::{
     CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_page_statistics,
     cachalot_reclaim_statistics, cachalot_status,
@@ -11,9 +12,7 @@ use crate::c::device::Device;
 use crate::c::instance::Instance;
 use crate::c::marshal::{Out, OutStruct, Versioned};
 use crate::c::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
-use cachalot_core::{
-    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, Pages, Physical, ReclaimStats,
-};
+use cachalot_core::{CallCount, Descriptor, DevicePtr, Error, Extent, MemoryCalls, Pages, Physical, ReclaimStats};
 use cachalot_cuda::HeapLock;
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
@@ -247,7 +246,7 @@ pub unsafe extern "C" fn cachalot_export_fd(
 fn on_device_of_pin<T>(
     instance: &Instance,
     at: DevicePtr,
-    act: impl Fn(Pages<'_, Device, HeapLock, Growable>) -> Result<T, Error>,
+    act: impl Fn(Pages<'_, Device, HeapLock, Tables>) -> Result<T, Error>,
 ) -> Outcome<T> {
     for device in instance.devices() {
         match act(instance.allocator.pages(device)?) {

@@ -1,5 +1,6 @@
 //! Memory that goes back to the driver for a while, and returns at the same addresses.
 
+use crate::Tables;
 use crate::c::abi::{
     CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS, CACHALOT_PARK_DROP,
     CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO, CACHALOT_WAKING,
@@ -12,7 +13,7 @@ use crate::c::instance::Instance;
 use crate::c::marshal::{self, OutStruct, Versioned};
 use crate::c::status::{Outcome, Status};
 use cachalot_core::{
-    Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
+    ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
 };
 use cachalot_cuda::CudaDevice;
 use cachalot_cuda::HeapLock;
@@ -90,14 +91,14 @@ unsafe fn target_of(target: *const cachalot_park_target, device: &Device) -> Out
 
 /// Returns the operations that park memory of a device, which is opened first if necessary: asking
 /// for its memory for contents does not open it.
-fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
+fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Tables>, &Device)> {
     let (index, device) = instance.device(device)?;
     device.open()?;
     Ok((instance.allocator.parking(index)?, device))
 }
 
 /// Tells the log the state of a target.
-fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target: ParkTarget, state: &str) {
+fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Tables>, target: ParkTarget, state: &str) {
     if log::has(Level::Info)
         && let Ok(ParkReport { mapped, parked, kept, .. }) = parking.report(target)
     {

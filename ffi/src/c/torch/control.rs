@@ -7,7 +7,6 @@ use crate::c::handle;
 use crate::c::marshal::{self, Out, Userdata};
 use crate::c::notes;
 use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Status};
-use cachalot_core::Config;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
@@ -47,7 +46,7 @@ pub unsafe extern "C" fn cachalot_torch_notes(
         let config = if config.is_null() { chosen.as_ptr() } else { config };
         // SAFETY: guaranteed by the caller, and true for a configuration of the plug-in.
         let config = unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
-        for note in notes::take(&Config::parse(config)?) {
+        for note in notes::take(&crate::parse(config)?) {
             // SAFETY: guaranteed by the caller; the text outlives the call.
             if unsafe { write(userdata, note.as_ptr().cast(), note.len()) } != 0 {
                 return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));

@@ -3,7 +3,6 @@
 
 use crate::c::instance::ENVIRONMENT;
 use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, Outcome, Status};
-use cachalot_core::Config;
 use cachalot_core::config::ConfigError;
 use std::ffi::{CString, OsString};
 
@@ -15,7 +14,7 @@ const FOREIGN: [&str; 2] = ["backend", "pinned_"];
 
 /// Checks a configuration text. `source` names the origin in error messages.
 pub(super) fn checked(source: &str, text: &str) -> Outcome<CString> {
-    Config::parse(text)
+    crate::parse(text)
         .map_err(|error| Status::new(CACHALOT_ERROR_INVALID_CONFIG, format_args!("{source}: {error}")))?;
     CString::new(text).map_err(|_| Status::argument(format_args!("{source} contains a NUL")))
 }
@@ -40,7 +39,7 @@ fn text(source: &str, set: OsString) -> Outcome<String> {
 fn of_device_memory(text: &str) -> String {
     let entries = entries(text).filter(|entry| {
         let key = entry.split(':').next().unwrap_or_default().trim();
-        let unknown = || matches!(Config::parse(entry), Err(ConfigError::UnknownKey { .. }));
+        let unknown = || matches!(crate::parse(entry), Err(ConfigError::UnknownKey { .. }));
         !FOREIGN.iter().any(|foreign| key.starts_with(foreign)) && !unknown()
     });
     entries.collect::<Vec<_>>().join(",")
@@ -80,7 +79,7 @@ mod tests {
     fn mistakes_are_kept_to_be_told() {
         for wrong in ["max_split_size_mb:1", "expandable_segments:maybe", "max_split_size_mb", "max_split_size_mb:64,,"]
         {
-            assert!(Config::parse(&of_device_memory(wrong)).is_err(), "{wrong}");
+            assert!(crate::parse(&of_device_memory(wrong)).is_err(), "{wrong}");
         }
     }
 }

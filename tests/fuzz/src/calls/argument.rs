@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use cachalot::c::abi::cachalot_stream;
-use cachalot::config::POLICIES;
+use cachalot_policies::NAMES as POLICIES;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::{null, without_provenance_mut};
 

@@ -22,15 +22,16 @@ mod reads;
 use crate::host::{DEVICE, MIB};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
-    Allocator, Config, DeviceError, DevicePtr, Error, ErrorKind, Growable, Host as _, ParkTarget, PoolId, Reservation,
-    StreamId, Tag,
+    Allocator, Config, DeviceError, DevicePtr, Error, ErrorKind, Host as _, ParkTarget, PoolId, Reservation, StreamId,
+    Tag,
 };
+use cachalot_policies::Tables;
 use noted::Noted;
 pub use notes::Notes;
 use std::num::NonZeroU64;
 
 /// The allocator of a course.
-type Subject = Allocator<Noted, spin::mutex::SpinMutex<()>, Growable>;
+type Subject = Allocator<Noted, spin::mutex::SpinMutex<()>, Tables>;
 
 /// Number of operations of a course.
 const STEPS: u32 = 300;
@@ -115,7 +116,7 @@ impl Course {
     /// If the configuration is refused, or an invariant of the allocator is violated.
     pub fn run(config: &str, seed: u64, notes: Notes) -> Notes {
         let mut random = fastrand::Rng::with_seed(seed);
-        let config = Config::parse(config).unwrap_or_else(|error| panic!("{config}: {error}"));
+        let config = cachalot_policies::parse(config).unwrap_or_else(|error| panic!("{config}: {error}"));
         let device = device(&mut random);
         let allocator = Allocator::new([device], &config).expect("one device fits");
         let (held, pools, routes) = (Vec::new(), vec![PoolId::DEFAULT], Vec::new());

@@ -3,7 +3,7 @@
 use super::{Course, note, stream};
 use crate::host::DEVICE;
 use crate::program::CONFIGS;
-use cachalot_core::{Config, Host as _};
+use cachalot_core::Host as _;
 use cachalot_planner::greedy::Greedy;
 use cachalot_planner::{Algorithm, Plan};
 
@@ -122,7 +122,7 @@ impl Course {
 
     pub(super) fn settings(&mut self) {
         let text = CONFIGS[self.random.usize(..CONFIGS.len())];
-        let further = Config::parse(text).expect("every configuration here is valid");
+        let further = cachalot_policies::parse(text).expect("every configuration here is valid");
         let tuning = self.allocator.tuning(DEVICE).expect("there is one device");
         let serial = tuning.window().serial;
         let bytes = self.random.u64(..1 << 30);

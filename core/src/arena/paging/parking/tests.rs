@@ -6,6 +6,7 @@ use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag};
 use crate::tables::Growable;
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
 use std::vec::Vec;
@@ -25,7 +26,7 @@ const POLICIES: [&str; 3] = ["", "expandable_segments:True", "policy:stitched"];
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
 fn allocator(config: &str) -> Simulated {
-    Simulated::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([SimulatedDevice::new(CAPACITY)], &parse(config)).unwrap()
 }
 
 fn device(allocator: &Simulated) -> &SimulatedDevice {
@@ -447,7 +448,7 @@ fn a_stream_of_the_default_pool_parks_where_blocks_lie_on_pages() {
 #[test]
 fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
     let refused = Err(Error::ParkingRefused(super::NO_PAGES));
-    let ordinary = ["policy:bfc", "policy:buddy", "policy:size_class", "policy:slab", "policy:direct"];
+    let ordinary = ["policy:bfc", "policy:first_fit", "policy:small_first_fit", "policy:direct"];
     for config in ordinary.into_iter().chain(["policy:planned,fallback:bfc"]) {
         let allocator = allocator(config);
         let parking = allocator.parking(DEVICE).unwrap();

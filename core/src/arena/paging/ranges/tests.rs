@@ -6,6 +6,7 @@ use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::{Fixed, Growable, Storage};
+use crate::tests::own::parse;
 use crate::units::{DeviceIndex, MAX_REQUEST, MIB, RangeId, StreamId};
 
 mod faults;
@@ -24,7 +25,7 @@ type Simulated = In<Growable>;
 type Owned<'a> = Range<&'a Simulated>;
 
 fn allocator(config: &str) -> Simulated {
-    Simulated::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).unwrap()).unwrap()
+    Simulated::new([SimulatedDevice::new(CAPACITY)], &parse(config)).unwrap()
 }
 
 fn device<S: Storage>(allocator: &In<S>) -> &SimulatedDevice {
@@ -478,8 +479,8 @@ fn threads_may_share_a_range() {
 
 #[test]
 fn a_forecast_knows_that_given_up_pages_make_room() {
-    let configs = ["", "expandable_segments:True", "policy:stitched", "policy:bfc", "policy:buddy", "policy:slab"];
-    let more = ["policy:size_class", "policy:direct", "policy:planned", "compact:0.05"];
+    let configs = ["", "expandable_segments:True", "policy:stitched", "policy:bfc", "policy:first_fit"];
+    let more = ["policy:small_first_fit", "policy:direct", "policy:planned", "compact:0.05"];
     for config in configs.into_iter().chain(more) {
         // Pages of unfinished work, pages of finished work, and spare ones.
         for (is_done, is_collected) in [(false, false), (true, false), (true, true)] {

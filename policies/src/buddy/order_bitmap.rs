@@ -8,8 +8,8 @@
 //! ```
 
 use super::tree::MAX_ORDER;
-use crate::sync::impl_empty;
-use crate::tables::{Storage, Table};
+use cachalot_core::Storage;
+use cachalot_core::records::Table;
 
 /// Number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
@@ -28,7 +28,11 @@ pub(super) struct OrderBitmap<S: Storage> {
     height: usize,
 }
 
-impl_empty! { [S: Storage] OrderBitmap<S> { orders, top, below, height } }
+impl<S: Storage> Default for OrderBitmap<S> {
+    fn default() -> Self {
+        Self { orders: 0, top: [0; ORDERS], below: Default::default(), height: 0 }
+    }
+}
 
 impl<S: Storage> OrderBitmap<S> {
     /// Makes room for arenas with numbers below `count`, at most 262,144. Returns false if a table
@@ -95,8 +99,8 @@ impl<S: Storage> OrderBitmap<S> {
         self.orders &= !(u64::from(self.top[order] == 0) << order);
     }
 
-    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has a free block of
-    /// `order`.
+    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has a
+    /// free block of `order`.
     pub(super) fn first(&self, order: u32) -> u32 {
         let order = order as usize;
         let mut at = self.top[order].trailing_zeros();

@@ -10,30 +10,55 @@
 //!                      ^front                  `rest` is also the number of leaves
 //! ```
 //!
-//! Trees and remainder together hold exactly the free blocks of a buddy system with immediate splits and merges. But
-//! splitting a block down to a small block costs a single subtraction from `rest`, and the first merging free costs a
-//! single addition, instead of a bit per level.
+//! Trees and remainder together hold exactly the free blocks of a buddy system with immediate
+//! splits and merges. But splitting a block down to a small block costs a single subtraction from
+//! `rest`, and the first merging free costs a single addition, instead of a bit per level.
 
-use super::{FreeDelta, SubAllocator, SubBlock};
-use crate::config;
-use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
+use alloc::boxed::Box;
+use cachalot_core::config::{OptionReference, Suballocation};
+use cachalot_core::records::NONE;
+use cachalot_core::suballoc::CapacityError;
+use cachalot_core::suballoc::{FreeDelta, SubAllocator, SubBlock};
+use cachalot_core::{Growable, MIB, Storage};
 
 mod free_trees;
 mod order_bitmap;
-#[cfg(all(test, feature = "alloc", not(loom)))]
+#[cfg(test)]
 mod tests;
 mod tree;
 
 use free_trees::{BlockRef, FreeTrees};
 use tree::MAX_ORDER;
 
-/// Bytes of the smallest block, a leaf: twice [`UNIT`](crate::units::UNIT).
+/// Bytes of the smallest block, a leaf: twice [`UNIT`](cachalot_core::UNIT).
 pub(crate) const MIN_BLOCK: u64 = 1 << MIN_BLOCK_LOG2;
 const MIN_BLOCK_LOG2: u32 = 10;
 
 /// Bytes of the largest arena: 32 TiB. A larger request finds no room.
 pub(crate) const MAX_ARENA: u64 = MIN_BLOCK << MAX_ORDER;
+
+/// The policy: requests are rounded up to powers of two, from 1 KiB. A free block is split in
+/// halves until a half fits, and merges with its sibling once both are free. So no memory is wasted
+/// between blocks, and up to half of each block inside.
+pub(crate) const POLICY: Suballocation = Suballocation {
+    type_name: "Buddy",
+    round: Some(round),
+    largest_segment: MAX_ARENA,
+    halves_by: Some(1),
+    // A choice of this project.
+    options: [64 * MIB, 0, 0, 0],
+    settings: &[OptionReference {
+        key: "arena_mb",
+        field: "arena",
+        default: "64",
+        example: "128",
+        unit: MIB,
+        accepts: |mib| mib.is_power_of_two() && mib <= 1 << 20,
+        accepted: "a power of two in MiB up to 1048576",
+        effect: "The size of a segment. A larger request gets a separate segment with the next power of two.",
+    }],
+    ..Suballocation::new("buddy", |options| Box::new(Buddies::<Growable>::new(options[0])))
+};
 
 /// Rounds a positive number of bytes up to the size of a block.
 #[inline(always)]
@@ -50,8 +75,8 @@ struct Remainder {
     front: u64,
     /// Number of leaves in the run. Each set bit is a block.
     rest: u64,
-    /// The end of a block that joins the run: `front`. Or 0, if the first block is a left sibling: the run then
-    /// consists of the first block, and only the right sibling joins.
+    /// The end of a block that joins the run: `front`. Or 0, if the first block is a left sibling:
+    /// the run then consists of the first block, and only the right sibling joins.
     append_at: u64,
 }
 
@@ -80,10 +105,11 @@ impl Remainder {
     }
 }
 
-/// A buddy system over any number of arenas. A request takes the smallest sufficient block; of several, the block in
-/// the arena with the lowest number, and in this arena the block at the lowest address.
+/// A buddy system over any number of arenas. A request takes the smallest sufficient block; of
+/// several, the block in the arena with the lowest number, and in this arena the block at the
+/// lowest address.
 #[derive(Clone)]
-pub(crate) struct Buddies<S: Storage> {
+pub(crate) struct Buddies<S: Storage = Growable> {
     /// Bytes to allocate from the device at a time, at least: a power of two.
     arena_bytes: u64,
     /// The rest of the block split last.
@@ -104,9 +130,9 @@ fn arena_order(bytes: u64) -> u32 {
 }
 
 impl<S: Storage> Buddies<S> {
-    /// Creates the policy, without arenas.
-    pub(crate) fn new(options: config::Buddy) -> Self {
-        let arena_bytes = options.arena.clamp(MIN_BLOCK, MAX_ARENA).next_power_of_two();
+    /// Creates the sub-allocator of a heap, without arenas.
+    pub(crate) fn new(arena_bytes: u64) -> Self {
+        let arena_bytes = arena_bytes.clamp(MIN_BLOCK, MAX_ARENA).next_power_of_two();
         Self { arena_bytes, remainder: Remainder::NONE, trees: FreeTrees::default() }
     }
 
@@ -119,8 +145,8 @@ impl<S: Storage> Buddies<S> {
         }
     }
 
-    /// Returns the first leaf of the remainder's block of `order`, if the remainder has a block of `order` before
-    /// `first`.
+    /// Returns the first leaf of the remainder's block of `order`, if the remainder has a block of
+    /// `order` before `first`.
     #[inline(always)]
     fn remainder_before(&self, first: BlockRef, order: u32) -> Option<u64> {
         let leaf = self.remainder.leaf(order);
@@ -129,8 +155,8 @@ impl<S: Storage> Buddies<S> {
         before.then_some(leaf)
     }
 
-    /// Allocates a block of `order` from the remainder, whose smallest sufficient block has order `found` and begins
-    /// at `leaf`. The smaller blocks before `leaf` move into the trees.
+    /// Allocates a block of `order` from the remainder, whose smallest sufficient block has order
+    /// `found` and begins at `leaf`. The smaller blocks before `leaf` move into the trees.
     #[inline(always)]
     fn take_from_remainder(&mut self, leaf: u64, found: u32, order: u32) -> (SubBlock, FreeDelta) {
         let run = self.remainder;
@@ -170,8 +196,8 @@ impl<S: Storage> Buddies<S> {
         (SubBlock { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
-    /// Frees a block with a free sibling: merges the two, then the merged block with the next sibling, and so on.
-    /// Returns the number of merges.
+    /// Frees a block with a free sibling: merges the two, then the merged block with the next
+    /// sibling, and so on. Returns the number of merges.
     #[inline(never)]
     fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) -> u32 {
         let given = order;
@@ -218,7 +244,7 @@ impl<S: Storage> Buddies<S> {
     }
 }
 
-impl<S: Storage> SubAllocator<S> for Buddies<S> {
+impl<S: Storage> SubAllocator for Buddies<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         size.max(self.arena_bytes)
     }
@@ -315,6 +341,10 @@ impl<S: Storage> SubAllocator<S> for Buddies<S> {
             visit(first);
             run = left;
         }
+    }
+
+    fn copy(&self) -> Box<dyn SubAllocator> {
+        Box::new(self.clone())
     }
 
     fn check(&self) -> Result<(), &'static str> {

@@ -2,8 +2,8 @@
 
 use super::slab::{LARGEST_MAX, SLAB_BYTES, Slabs, largest, round};
 use super::tests_model::{Naive, Told, World, steps};
-use super::{SubAllocator, SubBlock};
-use crate::tables::{Fixed, Growable, Storage};
+use cachalot_core::suballoc::{SubAllocator, SubBlock};
+use cachalot_core::{Fixed, Growable, Storage};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -33,8 +33,8 @@ fn give<S: Storage>(slabs: &mut Slabs<S>, (segment, offset): (u32, u64), size: u
     slabs.give_told(SubBlock { addr, segment, number: (offset / size) as u32 }, size);
 }
 
-/// Returns the sizes of the slabs' classes: the powers of two from 512 bytes to 512 KiB and the midpoints between them,
-/// without the midpoints that are no multiple of 512.
+/// Returns the sizes of the slabs' classes: the powers of two from 512 bytes to 512 KiB and the
+/// midpoints between them, without the midpoints that are no multiple of 512.
 fn classes() -> Vec<u64> {
     let powers = (0..=10).map(|log2| 512_u64 << log2);
     let all = powers.flat_map(|power| [power, power / 2 * 3]);
@@ -172,7 +172,8 @@ fn a_whole_slab_is_cut_anew_for_another_class() {
 
 #[test]
 fn a_segment_as_large_as_its_object_does_not_hide_a_whole_slab() {
-    // Allocated past the cache: in the same class as the whole slab, and in one that is looked at before.
+    // Allocated past the cache: in the same class as the whole slab, and in one that is looked at
+    // before.
     for odd in [1024, 512] {
         let mut slabs = slabs();
         add(&mut slabs, 0, 1024);

@@ -1,4 +1,5 @@
-//! The slab policy: a segment of 2 MiB serves objects of a single size, and a bitmap tells which objects are free.
+//! The slab policy: a segment of 2 MiB serves objects of a single size, and a bitmap tells which
+//! objects are free.
 //!
 //! ```text
 //! class 96 KiB   group 0   slab 7 ↔ slab 4          1 live object; then the unused slabs
@@ -14,14 +15,16 @@
 //! is in no group. No cost depends on the number of slabs or free objects.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
-use crate::sync::impl_empty;
 
 pub(crate) use super::geometric_classes::round_up as round;
 use super::geometric_classes::{class_of, divide, round_down};
-use super::{FreeDelta, SubAllocator, SubBlock};
-use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
-use crate::units::{MIB, UNIT};
+use alloc::boxed::Box;
+use cachalot_core::config::{OptionReference, Suballocation};
+use cachalot_core::records::NONE;
+use cachalot_core::suballoc::CapacityError;
+use cachalot_core::suballoc::{FreeDelta, SubAllocator, SubBlock};
+use cachalot_core::{Growable, Storage};
+use cachalot_core::{MIB, UNIT};
 use core::iter::successors;
 
 /// Bytes of a slab: a granule of virtual memory, and the smallest segment of the caching policy.
@@ -42,6 +45,29 @@ const GROUPS: usize = 16;
 
 const _: () = assert!(WORDS <= 64, "a summary bit for each word");
 const _: () = assert!(WORDS * 64 < 1 << GROUPS, "a group for every number of objects");
+
+/// The policy: small requests are served from slabs, rounded up to a power of two or to one and a
+/// half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and not 128. Larger requests are
+/// placed as under `caching`.
+pub(crate) const POLICY: Suballocation = Suballocation {
+    type_name: "Slab",
+    round: Some(round),
+    largest: Some(|options| largest(options[0])),
+    options: [LARGEST_MAX, 0, 0, 0],
+    settings: &[OptionReference {
+        key: "largest_object_kb",
+        field: "largest_object",
+        default: "512",
+        example: "64",
+        unit: 1 << 10,
+        accepts: |kib| (1..=LARGEST_MAX >> 10).contains(&kib),
+        accepted: "a whole number of KiB from 1 to 512",
+        effect: "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
+                 `caching`.",
+    }],
+    shared: &["large_segment_size_mb"],
+    ..Suballocation::new("slab", |_| Box::new(Slabs::<Growable>::default()))
+};
 
 /// Returns the largest class of at most `bytes`, from 512 bytes to 512 KiB.
 #[inline]
@@ -177,12 +203,17 @@ pub(crate) struct Slabs<S: Storage> {
     groups: [u32; CLASSES],
     /// The first slab of each group, or `NONE`.
     first: [[u32; GROUPS]; CLASSES],
-    /// The slab for the next request of each class: the first of the last group with a slab; `NONE` iff all groups of
-    /// the class are empty.
+    /// The slab for the next request of each class: the first of the last group with a slab; `NONE`
+    /// iff all groups of the class are empty.
     serving: [u32; CLASSES],
 }
 
-impl_empty! { [S: Storage] Slabs<S> { entries, groups, first: [[NONE; GROUPS]; CLASSES], serving: [NONE; CLASSES] } }
+impl<S: Storage> Default for Slabs<S> {
+    fn default() -> Self {
+        let entries = SegmentTable::default();
+        Self { entries, groups: [0; CLASSES], first: [[NONE; GROUPS]; CLASSES], serving: [NONE; CLASSES] }
+    }
+}
 
 impl<S: Storage> Slabs<S> {
     /// Moves a slab to the group of its present number of live objects, which was `before`.
@@ -248,13 +279,15 @@ impl<S: Storage> Slabs<S> {
 
     /// Returns the unused slab to cut anew for a class without a free object.
     fn recuttable(&self) -> Option<u32> {
-        // Unused slabs are at the back of group 0. A segment allocated past the cache is as large as a single object, and
-        // must not hide a slab before it: only such segments make the walk longer than one step for each class.
+        // Unused slabs are at the back of group 0. A segment allocated past the cache is as large
+        // as a single object, and must not hide a slab before it: only such segments make the walk
+        // longer than one step for each class.
         let mut firsts = self.first.iter().map(|groups| groups[0]).filter(|&first| first != NONE);
         firsts.find_map(|first| self.unused_up_from(first).find(|&at| self.entries[at].bytes == SLAB_BYTES))
     }
 
-    /// Iterates over the slabs without live objects in the group that begins with `first`, from the back.
+    /// Iterates over the slabs without live objects in the group that begins with `first`, from the
+    /// back.
     fn unused_up_from(&self, first: u32) -> impl Iterator<Item = u32> {
         let last = self.entries[first].prev;
         let slabs = successors(Some(last), move |&at| (at != first).then(|| self.entries[at].prev));
@@ -272,8 +305,8 @@ impl<S: Storage> Slabs<S> {
         self.take_from(segment, size)
     }
 
-    /// Allocates the free object at the lowest address of a slab with a free object. Returns `None` if `segment` is
-    /// `NONE`.
+    /// Allocates the free object at the lowest address of a slab with a free object. Returns `None`
+    /// if `segment` is `NONE`.
     #[inline(always)]
     fn take_from(&mut self, segment: u32, size: u64) -> Option<(SubBlock, FreeDelta)> {
         // No entry has the number `NONE`, so the bounds check is also the test for an absent slab.
@@ -293,7 +326,7 @@ impl<S: Storage> Slabs<S> {
     }
 }
 
-impl<S: Storage> SubAllocator<S> for Slabs<S> {
+impl<S: Storage> SubAllocator for Slabs<S> {
     fn segment_bytes(&self, _size: u64) -> u64 {
         SLAB_BYTES
     }
@@ -342,7 +375,8 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
         FreeDelta { alone: live == 0, before: sub_blocks - before, now: sub_blocks - live }
     }
 
-    /// Visits a slab without live objects as a single free sub-block; otherwise each free object, and the tail.
+    /// Visits a slab without live objects as a single free sub-block; otherwise each free object,
+    /// and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let slab = &self.entries[segment];
         if slab.live == 0 {
@@ -358,6 +392,10 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
         if tail > 0 {
             visit(slab.base + slab.bytes - tail, tail);
         }
+    }
+
+    fn copy(&self) -> Box<dyn SubAllocator> {
+        Box::new(self.clone())
     }
 
     fn check(&self) -> Result<(), &'static str> {

@@ -3,12 +3,11 @@
 use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::Tree;
 use super::{Buddies, MAX_ARENA, MIN_BLOCK, round};
-use crate::config;
-use crate::heap::suballoc::tests_model::{Told, World, steps};
-use crate::heap::suballoc::{SubAllocator, SubBlock};
-use crate::tables::slot_table::NONE;
-use crate::tables::{Fixed, Growable, Storage};
-use crate::units::{MAX_REQUEST, MIB};
+use crate::tests_model::{Told, World, steps};
+use cachalot_core::records::NONE;
+use cachalot_core::suballoc::{SubAllocator, SubBlock};
+use cachalot_core::{Fixed, Growable, Storage};
+use cachalot_core::{MAX_REQUEST, MIB};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
@@ -17,10 +16,11 @@ const KIB: u64 = MIN_BLOCK;
 const BASE: u64 = 0x7f00_0000_0000;
 
 fn buddies<S: Storage>(arena_bytes: u64) -> Buddies<S> {
-    Buddies::new(config::Buddy { arena: arena_bytes })
+    Buddies::new(arena_bytes)
 }
 
-/// Adds a segment for pieces of `size`, like a heap. Returns the segment's bytes; `None` if the policy has no room.
+/// Adds a segment for pieces of `size`, like a heap. Returns the segment's bytes; `None` if the
+/// policy has no room.
 fn obtain<S: Storage>(buddies: &mut Buddies<S>, segment: u32, base: u64, size: u64) -> Option<u64> {
     let bytes = buddies.segment_bytes(size);
     buddies.make_room(bytes, size).then(|| buddies.add_segment(segment, base, bytes, size))?;
@@ -301,8 +301,8 @@ proptest! {
         World::new(buddies::<Fixed<1, 1, 12, 1>>(64 * KIB), |bytes| Some(round(bytes)), None, 12).run(&steps)?;
     }
 
-    /// Compares the free and the taken blocks with the model after every step. In the end every segment is wholly
-    /// free.
+    /// Compares the free and the taken blocks with the model after every step. In the end every
+    /// segment is wholly free.
     #[test]
     fn agrees_with_splitting_and_merging_at_once(steps in prop::collection::vec(step(), 1..250), arena in 0_u32..13) {
         let mut all = buddies::<Growable>(KIB << arena);

@@ -4,7 +4,7 @@
 //! Every size is a multiple of [`UNIT`], because every block begins at a multiple of [`UNIT`]. The
 //! midpoint 768 is no size for this reason.
 
-use crate::units::UNIT;
+use cachalot_core::UNIT;
 
 /// Returns the smallest size of at least `bytes`, which is positive and at most 2^62.
 #[inline(always)]

@@ -1,5 +1,5 @@
-//! The free blocks of an arena as bits: an implicit binary tree, with summaries for finding the first block of a
-//! depth.
+//! The free blocks of an arena as bits: an implicit binary tree, with summaries for finding the
+//! first block of a depth.
 //!
 //! ```text
 //! node           1       the arena    bit n of level 0 is set  iff  block n is free
@@ -30,7 +30,8 @@ fn level_words(order: u32, level: usize) -> usize {
     1 << order.saturating_sub(5 + 6 * level as u32)
 }
 
-/// For every depth, the first level of the search, and the bits of the depth in word 0 of the level.
+/// For every depth, the first level of the search, and the bits of the depth in word 0 of the
+/// level.
 const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     let mut begin = [(0, 0); MAX_ORDER as usize + 1];
     let mut depth = 0;
@@ -89,9 +90,9 @@ impl Tree {
         words[self.word(0, node)] >> (node % 64) & 1 == 1
     }
 
-    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries are right then.
-    /// Returns false for word 0, because the depths of word 0 share a single word. After false the caller continues
-    /// with [`inserted`](Self::inserted).
+    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries
+    /// are right then. Returns false for word 0, because the depths of word 0 share a single word.
+    /// After false the caller continues with [`inserted`](Self::inserted).
     #[inline(always)]
     pub(super) fn insert(&self, node: u64, words: &mut [u64]) -> bool {
         let word = &mut words[self.word(0, node)];
@@ -100,7 +101,8 @@ impl Tree {
         before != 0 && node >= 64
     }
 
-    /// Updates the summaries after [`insert`](Self::insert). Returns true if the order has no other free block.
+    /// Updates the summaries after [`insert`](Self::insert). Returns true if the order has no other
+    /// free block.
     pub(super) fn inserted(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -116,8 +118,8 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 1 << at
     }
 
-    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose blocks have
-    /// several depths.
+    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose
+    /// blocks have several depths.
     #[inline(always)]
     pub(super) fn beside(&self, node: u64, words: &[u64]) -> u64 {
         let bits = words[self.word(0, node)] & !(1 << (node % 64));
@@ -131,8 +133,8 @@ impl Tree {
         words[self.word(0, node)] &= !(1 << (node % 64));
     }
 
-    /// Updates the summaries after [`remove`](Self::remove). Returns true if the block was the only free block of the
-    /// order.
+    /// Updates the summaries after [`remove`](Self::remove). Returns true if the block was the only
+    /// free block of the order.
     pub(super) fn removed(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {

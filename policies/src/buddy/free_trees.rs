@@ -1,22 +1,23 @@
 //! The trees of all arenas, and the first free block of every order among them.
 //!
-//! The only free block of an order is in no tree (*unplanted*) until a second block of the order becomes free.
-//! Allocating and freeing an unplanted block changes a single entry of `firsts` and a single bit, regardless of the
-//! height of the tree.
+//! The only free block of an order is in no tree (*unplanted*) until a second block of the order
+//! becomes free. Allocating and freeing an unplanted block changes a single entry of `firsts` and a
+//! single bit, regardless of the height of the tree.
 
 use super::MIN_BLOCK;
 use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::{MAX_ORDER, Tree};
-use crate::heap::suballoc::segment_table::{SegmentEntry, SegmentTable};
-use crate::sync::impl_empty;
-use crate::tables::slot_table::NONE;
-use crate::tables::{Storage, Table};
+use crate::segment_table::{SegmentEntry, SegmentTable};
+use cachalot_core::Storage;
+use cachalot_core::records::NONE;
+use cachalot_core::records::Table;
 use core::mem;
 
 /// A segment of the buddy policy.
 #[derive(Clone, Copy)]
 pub(super) struct BuddySegment {
-    /// The address of leaf 0, before the arena. The arena's own leaves begin with [`Tree::first_leaf`].
+    /// The address of leaf 0, before the arena. The arena's own leaves begin with
+    /// [`Tree::first_leaf`].
     pub origin: u64,
     /// Number of free blocks: in the tree, unplanted, or in the remainder.
     pub free: u32,
@@ -30,8 +31,8 @@ impl SegmentEntry for BuddySegment {
     const VACANT: Self = Self { origin: 0, free: 0, live: 0, tree: Tree::NONE };
 }
 
-/// A block of an arena. Blocks of equal size are allocated in the order of `BlockRef`: by the arena's number, then by
-/// node.
+/// A block of an arena. Blocks of equal size are allocated in the order of `BlockRef`: by the
+/// arena's number, then by node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockRef(u64);
 
@@ -80,19 +81,21 @@ pub(super) struct FreeTrees<S: Storage> {
     pub arenas: SegmentTable<BuddySegment, S>,
     /// The bits of all arenas. The words of a removed arena are zero, except the first.
     pub words: S::Table<u64>,
-    /// For each order, the words of a removed arena, or `NONE`. The first of the words links to the next removed
-    /// arena.
+    /// For each order, the words of a removed arena, or `NONE`. The first of the words links to the
+    /// next removed arena.
     vacant: [u32; ORDERS],
 }
 
-impl_empty! {
-    [S: Storage] FreeTrees<S> {
-        arenas_by_order,
-        firsts: [BlockRef::NONE; 64],
-        unplanted,
-        arenas,
-        words,
-        vacant: [NONE; ORDERS],
+impl<S: Storage> Default for FreeTrees<S> {
+    fn default() -> Self {
+        Self {
+            arenas_by_order: OrderBitmap::default(),
+            firsts: [BlockRef::NONE; 64],
+            unplanted: 0,
+            arenas: SegmentTable::default(),
+            words: S::Table::default(),
+            vacant: [NONE; ORDERS],
+        }
     }
 }
 
@@ -194,7 +197,8 @@ impl<S: Storage> FreeTrees<S> {
         }
     }
 
-    /// Removes the first block of `order`. The next block in the word, if any, is the new first block.
+    /// Removes the first block of `order`. The next block in the word, if any, is the new first
+    /// block.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, first: BlockRef, order: u32) {
         debug_assert!(first == self.first(order) && first != BlockRef::NONE, "the first block of the order is free");

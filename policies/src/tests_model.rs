@@ -1,8 +1,8 @@
-//! A sub-allocator driven like in a heap: beside a naive account of the expected sub-blocks, with the tiling of all
-//! segments checked after every step.
+//! A sub-allocator driven like in a heap: beside a naive account of the expected sub-blocks, with
+//! the tiling of all segments checked after every step.
 
-use super::{SubAllocator, SubBlock};
-use crate::tables::{CapacityError, Storage};
+use cachalot_core::suballoc::CapacityError;
+use cachalot_core::suballoc::{SubAllocator, SubBlock};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ pub(super) trait Naive {
 }
 
 /// Compares the results of a sub-allocator with the free sub-blocks reported by `visit_free`.
-pub(super) trait Told<S: Storage>: SubAllocator<S> {
+pub(super) trait Told: SubAllocator {
     fn take_told(&mut self, size: u64) -> Result<Option<SubBlock>, CapacityError> {
         let Some((sub_block, free)) = self.allocate(size)? else { return Ok(None) };
         assert_eq!(free.now, self.free_sub_blocks(sub_block.segment));
@@ -39,7 +39,7 @@ pub(super) trait Told<S: Storage>: SubAllocator<S> {
     }
 }
 
-impl<S: Storage, C: SubAllocator<S>> Told<S> for C {}
+impl<C: SubAllocator> Told for C {}
 
 /// A step of the program.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ pub(super) struct World<'a, C> {
     pub refused: u32,
 }
 
-impl<'a, C> World<'a, C> {
+impl<'a, C: SubAllocator> World<'a, C> {
     pub(super) fn new(
         suballocator: C,
         round: fn(u64) -> Option<u64>,
@@ -101,16 +101,14 @@ impl<'a, C> World<'a, C> {
         vacant.pop()
     }
 
-    /// An address without a segment. The first addresses descend, so address order is not the order of numbers.
+    /// An address without a segment. The first addresses descend, so address order is not the order
+    /// of numbers.
     fn base(&self) -> u64 {
         let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);
         bases.find(|&base| self.segments.values().all(|&(held, _)| held != base)).unwrap()
     }
 
-    pub(super) fn run<S: Storage>(&mut self, steps: &[Step]) -> Result<(), TestCaseError>
-    where
-        C: SubAllocator<S>,
-    {
+    pub(super) fn run(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
         for &step in steps {
             match step {
                 Step::Take(bytes) => self.take(bytes)?,
@@ -131,10 +129,7 @@ impl<'a, C> World<'a, C> {
         Ok(())
     }
 
-    fn take<S: Storage>(&mut self, bytes: u64) -> Result<(), TestCaseError>
-    where
-        C: SubAllocator<S>,
-    {
+    fn take(&mut self, bytes: u64) -> Result<(), TestCaseError> {
         let Some(size) = (self.round)(bytes) else { return Ok(()) };
         prop_assert!(size >= bytes && size.is_multiple_of(512));
         prop_assert_eq!((self.round)(size), Some(size));
@@ -164,20 +159,14 @@ impl<'a, C> World<'a, C> {
     }
 
     /// Makes room, or fails to make room. Neither changes the free sub-blocks.
-    fn unseen<S: Storage>(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError>
-    where
-        C: SubAllocator<S>,
-    {
+    fn unseen(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError> {
         let before = self.free();
         let room = make_room(&mut self.suballocator);
         prop_assert_eq!(self.free(), before);
         Ok(room)
     }
 
-    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<SubBlock>, CapacityError>, TestCaseError>
-    where
-        C: SubAllocator<S>,
-    {
+    fn take_as_told(&mut self, size: u64) -> Result<Result<Option<SubBlock>, CapacityError>, TestCaseError> {
         let before = self.free();
         let predicted = self.suballocator.peek(size);
         let taken = self.suballocator.take_told(size);
@@ -198,10 +187,7 @@ impl<'a, C> World<'a, C> {
         Ok(taken)
     }
 
-    fn give<S: Storage>(&mut self, which: usize)
-    where
-        C: SubAllocator<S>,
-    {
+    fn give(&mut self, which: usize) {
         let (sub_block, size) = self.taken.swap_remove(which);
         self.suballocator.give_told(sub_block, size);
         if let Some(naive) = &mut self.naive {
@@ -209,10 +195,7 @@ impl<'a, C> World<'a, C> {
         }
     }
 
-    fn remove<S: Storage>(&mut self, which: usize)
-    where
-        C: SubAllocator<S>,
-    {
+    fn remove(&mut self, which: usize) {
         let in_use = |segment| self.taken.iter().any(|(sub_block, _)| sub_block.segment == segment);
         let free: Vec<u32> = self.segments.keys().copied().filter(|&segment| !in_use(segment)).collect();
         let Some(&segment) = free.get(which % free.len().max(1)) else { return };
@@ -225,10 +208,7 @@ impl<'a, C> World<'a, C> {
     }
 
     /// Every free sub-block: segment, address and length.
-    pub(super) fn free<S: Storage>(&self) -> Vec<(u32, u64, u64)>
-    where
-        C: SubAllocator<S>,
-    {
+    pub(super) fn free(&self) -> Vec<(u32, u64, u64)> {
         let mut all = Vec::new();
         for &segment in self.segments.keys() {
             self.suballocator.visit_free(segment, &mut |addr, bytes| all.push((segment, addr, bytes)));
@@ -236,10 +216,7 @@ impl<'a, C> World<'a, C> {
         all
     }
 
-    fn check<S: Storage>(&self) -> Result<(), TestCaseError>
-    where
-        C: SubAllocator<S>,
-    {
+    fn check(&self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.suballocator.check(), Ok(()));
         let all = self.free();
         for (&segment, &(base, bytes)) in &self.segments {

@@ -7,10 +7,9 @@
 //!
 //! A sub-block keeps its entry while allocated, so a free never needs a new entry.
 
-use crate::sync::impl_empty;
-use crate::tables::Storage;
-use crate::tables::hash_index::{HashIndex, Indexed};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
+use cachalot_core::Storage;
+use cachalot_core::records::{HashIndex, Indexed};
+use cachalot_core::records::{NONE, SlotTable, Vacant};
 
 /// A sub-block, live or free.
 #[derive(Clone)]
@@ -31,15 +30,20 @@ pub(crate) struct SubBlockEntry {
     pub free: bool,
 }
 
-vacant!(SubBlockEntry, next, keeps, |next| Self {
-    addr: 0,
-    class: NONE,
-    chunk: NONE,
-    prev: NONE,
-    next,
-    after: NONE,
-    free: false
-});
+/// A vacant entry keeps all but its link.
+impl Vacant for SubBlockEntry {
+    fn vacant(next: u32) -> Self {
+        Self { addr: 0, class: NONE, chunk: NONE, prev: NONE, next, after: NONE, free: false }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
 
 /// A size with at least one sub-block.
 #[derive(Clone)]
@@ -51,13 +55,27 @@ struct Class {
     /// Address of the sub-block at the head, if any. A copy, so a request need not
     /// wait for the head's entry.
     addr: u64,
-    /// Number of sub-blocks of the class, live and free. The class is removed with the last sub-block.
+    /// Number of sub-blocks of the class, live and free. The class is removed with the last
+    /// sub-block.
     count: u32,
     /// The next class with the same hash. For a vacant entry: the next vacant entry.
     chain: u32,
 }
 
-vacant!(Class, chain, keeps, |next| Self { size: 0, free: NONE, addr: 0, count: 0, chain: next });
+/// A vacant entry keeps all but its link.
+impl Vacant for Class {
+    fn vacant(next: u32) -> Self {
+        Self { size: 0, free: NONE, addr: 0, count: 0, chain: next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.chain = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.chain
+    }
+}
 
 impl Indexed for Class {
     #[inline(always)]
@@ -76,14 +94,12 @@ impl Indexed for Class {
 }
 
 /// All sub-blocks of a heap, and their classes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct SubBlocks<S: Storage> {
     table: SlotTable<SubBlockEntry, S>,
     classes: SlotTable<Class, S>,
     by_size: HashIndex<S>,
 }
-
-impl_empty! { [S: Storage] SubBlocks<S> { table, classes, by_size } }
 
 impl<S: Storage> SubBlocks<S> {
     /// Makes room for another sub-block of any size. Returns false if a table is full.

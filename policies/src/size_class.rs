@@ -1,5 +1,5 @@
-//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next request of exactly
-//! equal size.
+//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next
+//! request of exactly equal size.
 //!
 //! ```text
 //! class 3 KiB    ■ ─ ■ ─ ■               free sub-blocks, last freed first
@@ -7,26 +7,51 @@
 //! chunk          │······················│ no live sub-block ⟹ dissolved once the room is needed
 //! ```
 //!
-//! A request without a free sub-block of the requested size is cut from the chunk with the smallest sufficient tail,
-//! the lowest address among equals. A chunk without live sub-blocks is *idle*: the chunk counts as a single free
-//! sub-block, but keeps the cuts until another size needs the room. A program with repeated requests finds its old
-//! cuts again. The cost of a request does not depend on the number of free sub-blocks. Dissolving an idle chunk costs
-//! as much as making the cuts.
+//! A request without a free sub-block of the requested size is cut from the chunk with the smallest
+//! sufficient tail, the lowest address among equals. A chunk without live sub-blocks is *idle*: the
+//! chunk counts as a single free sub-block, but keeps the cuts until another size needs the room. A
+//! program with repeated requests finds its old cuts again. The cost of a request does not depend
+//! on the number of free sub-blocks. Dissolving an idle chunk costs as much as making the cuts.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
 use super::sub_blocks::SubBlocks;
-use super::{FreeDelta, SubAllocator, SubBlock};
-use crate::config;
-use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::NONE;
-use crate::tables::{CapacityError, Storage};
-use crate::units::{MAX_REQUEST, MIB};
+use alloc::boxed::Box;
+use cachalot_core::config::{OptionReference, Suballocation};
+use cachalot_core::records::NONE;
+use cachalot_core::records::{Key, Link, RadixTree};
+use cachalot_core::suballoc::CapacityError;
+use cachalot_core::suballoc::{FreeDelta, SubAllocator, SubBlock};
+use cachalot_core::{Growable, Storage};
+use cachalot_core::{MAX_REQUEST, MIB};
 
-/// The step of sizes, in bytes: every size is a multiple. The allocator from which the policy is known uses 1 KiB.
+/// The step of sizes, in bytes: every size is a multiple. The allocator from which the policy is
+/// known uses 1 KiB.
 pub(crate) const CLASS_STEP: u64 = 1024;
 
 /// The step of chunks, in bytes: every chunk is a multiple. Equal to the granule of virtual memory.
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
+
+/// The policy: requests are rounded up to multiples of 1 KiB. A freed block serves requests of
+/// exactly its size until its whole chunk is free. Without such a block, a request gets a new
+/// block, cut off a chunk.
+pub(crate) const POLICY: Suballocation = Suballocation {
+    type_name: "SizeClass",
+    unit: CLASS_STEP,
+    halves_by: Some(CHUNK_STEP),
+    // The known example has 5 GiB, too much for sharing a device with other programs.
+    options: [1024 * MIB, 0, 0, 0],
+    settings: &[OptionReference {
+        key: "chunk_mb",
+        field: "chunk",
+        default: "1024",
+        example: "5120",
+        unit: MIB,
+        accepts: |mib| (2..=MAX_REQUEST / MIB).contains(&mib),
+        accepted: "a whole number of MiB from 2 to 1099511627776",
+        effect: "The size of a segment from which blocks are cut. A larger request gets a larger segment.",
+    }],
+    ..Suballocation::new("size_class", |options| Box::new(SizeClasses::<Growable>::new(options[0])))
+};
 
 /// A segment, cut from the front on.
 #[derive(Clone)]
@@ -99,10 +124,10 @@ pub(crate) struct SizeClasses<S: Storage> {
 }
 
 impl<S: Storage> SizeClasses<S> {
-    /// Creates the policy, without segments.
-    pub(crate) fn new(options: config::SizeClass) -> Self {
+    /// Creates the sub-allocator of a heap, without segments.
+    pub(crate) fn new(chunk_bytes: u64) -> Self {
         Self {
-            chunk_bytes: options.chunk.clamp(1, MAX_REQUEST).next_multiple_of(CHUNK_STEP),
+            chunk_bytes: chunk_bytes.clamp(1, MAX_REQUEST).next_multiple_of(CHUNK_STEP),
             sub_blocks: SubBlocks::default(),
             chunks: SegmentTable::default(),
             by_tail: Link::EMPTY,
@@ -117,7 +142,8 @@ impl<S: Storage> SizeClasses<S> {
         self.chunks.make_room() && self.tree.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for another sub-block. Dissolves idle chunks if only their entries can make the room.
+    /// Makes room for another sub-block. Dissolves idle chunks if only their entries can make the
+    /// room.
     fn make_room_for_sub_block(&mut self) -> bool {
         while !self.sub_blocks.make_room() {
             if self.idle == NONE {
@@ -213,7 +239,7 @@ impl<S: Storage> SizeClasses<S> {
     }
 }
 
-impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
+impl<S: Storage> SubAllocator for SizeClasses<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         size.next_multiple_of(CHUNK_STEP).max(self.chunk_bytes)
     }
@@ -278,8 +304,8 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
         FreeDelta { alone: live == 0, before, now: before + 1 }
     }
 
-    /// Visits a chunk without live sub-blocks as a single free sub-block; otherwise each free sub-block, and the
-    /// tail.
+    /// Visits a chunk without live sub-blocks as a single free sub-block; otherwise each free
+    /// sub-block, and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let chunk = &self.chunks[segment];
         if chunk.live == 0 {
@@ -296,6 +322,10 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
         if chunk.tail() > 0 {
             visit(chunk.base + chunk.cut, chunk.tail());
         }
+    }
+
+    fn copy(&self) -> Box<dyn SubAllocator> {
+        Box::new(self.clone())
     }
 
     fn check(&self) -> Result<(), &'static str> {

@@ -1,11 +1,11 @@
 //! Size classes: rounding, chunks made whole again, and everything against a naive account.
 
-use super::size_class::SizeClasses;
+use super::size_class::{POLICY, SizeClasses};
 use super::tests_model::{Naive, Told, World, steps};
-use super::{SubAllocator, SubBlock};
-use crate::config::{self, Policy};
-use crate::tables::{CapacityError, Fixed, Growable, Storage};
-use crate::units::MIB;
+use cachalot_core::MIB;
+use cachalot_core::suballoc::CapacityError;
+use cachalot_core::suballoc::{SubAllocator, SubBlock};
+use cachalot_core::{Fixed, Growable, Storage};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -15,11 +15,11 @@ const GIB: u64 = 1024 * MIB;
 type Table = Fixed<1, 1, 6, 1>;
 
 fn of_chunks<S: Storage>(chunk_bytes: u64) -> SizeClasses<S> {
-    SizeClasses::new(config::SizeClass { chunk: chunk_bytes })
+    SizeClasses::new(chunk_bytes)
 }
 
 fn round(bytes: u64) -> u64 {
-    bytes.next_multiple_of(Policy::SizeClass(config::SizeClass::DEFAULT).unit())
+    bytes.next_multiple_of(POLICY.unit)
 }
 
 fn add<S: Storage>(classes: &mut SizeClasses<S>, segment: u32, size: u64) {
@@ -33,10 +33,8 @@ fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> SubBlock {
 }
 
 /// The place of a piece: segment, and offset in the segment.
-impl PartialEq<(u32, u64)> for SubBlock {
-    fn eq(&self, &(segment, offset): &(u32, u64)) -> bool {
-        (self.segment, self.addr) == (segment, (u64::from(segment + 1) << 40) + offset)
-    }
+fn at(piece: SubBlock) -> (u32, u64) {
+    (piece.segment, piece.addr - (u64::from(piece.segment + 1) << 40))
 }
 
 #[test]
@@ -55,7 +53,7 @@ fn requests_are_rounded_to_1_kib() {
 
 #[test]
 fn a_chunk_is_an_option_and_larger_requests_get_their_own() {
-    let default = SizeClasses::<Growable>::new(config::SizeClass::DEFAULT);
+    let default = SizeClasses::<Growable>::new(POLICY.options[0]);
     let five = of_chunks::<Growable>(5 * GIB);
     let odd = of_chunks::<Growable>(3 * MIB);
     for (size, of_default, of_five, of_odd) in [
@@ -81,14 +79,14 @@ fn only_the_very_size_is_taken_again_the_last_one_given_back_first() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     add(&mut classes, 0, KIB);
     let pieces: Vec<_> = (0..4).map(|_| take(&mut classes, 3 * KIB)).collect();
-    assert_eq!(pieces[3], (0, 9 * KIB));
+    assert_eq!(at(pieces[3]), (0, 9 * KIB));
     classes.give_told(pieces[2], 3 * KIB);
     classes.give_told(pieces[1], 3 * KIB);
-    assert_eq!(take(&mut classes, 2 * KIB), (0, 12 * KIB), "a piece is not split");
-    assert_eq!(take(&mut classes, 6 * KIB), (0, 14 * KIB), "nor are two merged");
+    assert_eq!(at(take(&mut classes, 2 * KIB)), (0, 12 * KIB), "a piece is not split");
+    assert_eq!(at(take(&mut classes, 6 * KIB)), (0, 14 * KIB), "nor are two merged");
     assert_eq!(take(&mut classes, 3 * KIB), pieces[1]);
     assert_eq!(take(&mut classes, 3 * KIB), pieces[2]);
-    assert_eq!(take(&mut classes, 3 * KIB), (0, 20 * KIB));
+    assert_eq!(at(take(&mut classes, 3 * KIB)), (0, 20 * KIB));
     assert_eq!(classes.check(), Ok(()));
 }
 
@@ -103,10 +101,10 @@ fn a_chunk_of_which_nothing_is_taken_is_whole() {
     }
     assert_eq!(classes.free_sub_blocks(0), 1);
     let again = take(&mut classes, 7 * KIB);
-    assert_eq!(again, (0, 5 * KIB), "as long as nothing else needs the room, its cuts are there");
+    assert_eq!(at(again), (0, 5 * KIB), "as long as nothing else needs the room, its cuts are there");
     assert_eq!(classes.free_sub_blocks(0), 3);
     classes.give_told(again, 7 * KIB);
-    assert_eq!(take(&mut classes, 2 * MIB), (0, 0), "all of it can be had");
+    assert_eq!(at(take(&mut classes, 2 * MIB)), (0, 0), "all of it can be had");
     assert_eq!((classes.free_sub_blocks(0), classes.take_told(KIB)), (0, Ok(None)));
     assert_eq!(classes.check(), Ok(()));
 }
@@ -116,12 +114,12 @@ fn the_smallest_tail_that_suffices_is_cut() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     for (segment, kib) in [(0, 1000), (1, 1500), (2, 1500)] {
         add(&mut classes, segment, KIB);
-        assert_eq!(take(&mut classes, kib * KIB), (segment, 0));
+        assert_eq!(at(take(&mut classes, kib * KIB)), (segment, 0));
     }
-    assert_eq!(take(&mut classes, 548 * KIB), (1, 1500 * KIB), "the lowest of equals");
-    assert_eq!(take(&mut classes, 549 * KIB), (0, 1000 * KIB));
-    assert_eq!(take(&mut classes, 400 * KIB), (0, 1549 * KIB));
-    assert_eq!(take(&mut classes, 400 * KIB), (2, 1500 * KIB));
+    assert_eq!(at(take(&mut classes, 548 * KIB)), (1, 1500 * KIB), "the lowest of equals");
+    assert_eq!(at(take(&mut classes, 549 * KIB)), (0, 1000 * KIB));
+    assert_eq!(at(take(&mut classes, 400 * KIB)), (0, 1549 * KIB));
+    assert_eq!(at(take(&mut classes, 400 * KIB)), (2, 1500 * KIB));
     assert_eq!(classes.take_told(400 * KIB), Ok(None));
 }
 
@@ -155,7 +153,7 @@ fn a_table_that_is_full_forgets_the_cuts_of_a_whole_chunk() {
     for (piece, kib) in pieces.into_iter().zip(1..) {
         classes.give_told(piece, kib * KIB);
     }
-    assert_eq!(take(&mut classes, 9 * KIB), (0, 0));
+    assert_eq!(at(take(&mut classes, 9 * KIB)), (0, 0));
     assert_eq!(classes.check(), Ok(()));
 }
 

@@ -1,7 +1,8 @@
-//! A table with an entry for each segment of a sub-allocator, indexed by the segment's number in the heap.
+//! A table with an entry for each segment of a sub-allocator, indexed by the segment's number in
+//! the heap.
 
-use crate::sync::impl_empty;
-use crate::tables::{Storage, Table};
+use cachalot_core::Storage;
+use cachalot_core::records::Table;
 use core::ops::{Index, IndexMut};
 
 /// An entry of [`SegmentTable`].
@@ -21,7 +22,11 @@ pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     ready: bool,
 }
 
-impl_empty! { [T: SegmentEntry, S: Storage] SegmentTable<T, S> { table, count, ready } }
+impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
+    fn default() -> Self {
+        Self { table: S::Table::default(), count: 0, ready: false }
+    }
+}
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
     /// Whether another segment fits without growing the table.
