@@ -28,7 +28,9 @@ use crate::config::{Config, Filling, Guard};
 use crate::device::DeviceResult;
 use crate::page_map::{HeapRef, Owner};
 use crate::streams::pending::PendingBlock;
-use crate::sync::{AtomicU32, Ordering, impl_empty};
+#[cfg(feature = "alloc")]
+use crate::sync::Ordering;
+use crate::sync::{AtomicU32, impl_empty};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use spin::Once;
 
