@@ -416,12 +416,14 @@ impl<P: Platform> Ladder<'_, P> {
     /// set and they would exceed the configured fraction of the device.
     fn rejected(&self) -> Result<Option<u64>, Error> {
         let request = self.request;
-        let config = self.device.settings.copy();
-        if !config.throw_on_device_oom() {
-            return Ok(None);
-        }
+        // Not a copy of the configuration, which would cost a twentieth of a cold request.
+        let fraction = {
+            let config = self.device.settings.config.lock();
+            config.throw_on_device_oom().then(|| config.per_process_memory_fraction())
+        };
+        let Some(fraction) = fraction else { return Ok(None) };
         let total = self.device.ledger.memory_info(&self.device.driver)?.total;
-        let allowed = fraction_of(config.per_process_memory_fraction(), total);
+        let allowed = fraction_of(fraction, total);
         let room = allowed.saturating_sub(self.device.ledger.reserved());
         let stitcher = self.device.stitcher();
         let is_stitched = self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages();
