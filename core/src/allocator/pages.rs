@@ -9,7 +9,6 @@ use crate::stats::{MemoryCalls, ReclaimStats};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
-use core::borrow::Borrow;
 
 /// How a device's pages are used, in bytes, at a single moment, and the virtual memory calls so
 /// far.
@@ -62,7 +61,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// May open the device.
     #[must_use]
     pub fn are_supported(&self) -> bool {
-        self.arena.driver.device().borrow().virtual_memory().is_some()
+        self.arena.driver.is_virtual()
     }
 
     /// Does the work that requests under the stitched policy have put off, for about `max_us`

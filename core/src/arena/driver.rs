@@ -189,6 +189,11 @@ impl<D: DeviceMemory> Driver<D> {
         counters.calls(self.device().ticks(), |ticks| self.device().time_us(ticks))
     }
 
+    /// Returns whether the device has virtual memory. May open the device.
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.device().virtual_memory().is_some()
+    }
+
     /// Returns whether the device has answered that it has virtual memory.
     pub(super) fn has_virtual_memory(&self) -> bool {
         self.virtual_memory.load(Ordering::Relaxed) == FOUND

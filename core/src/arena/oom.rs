@@ -12,7 +12,7 @@ impl<P: Platform> Arena<P> {
     /// Returns whether the setting `expandable_segments` has an effect on this device.
     fn may_expand(&self) -> bool {
         let has_key = self.settings.policy().traits().expands;
-        has_key && !self.driver.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
+        has_key && !self.driver.flags.has(flags::DIRECT) && self.driver.is_virtual()
     }
 
     /// Returns the report of a failed request.
