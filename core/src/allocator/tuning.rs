@@ -102,6 +102,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         self.change(settings, serial, Action::SettingsTakenBack, measured_bytes)
     }
 
+    #[cfg_attr(not(feature = "alloc"), expect(clippy::unnecessary_wraps, reason = "only memory given back can fail"))]
     fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
         let device = self.begin("tuning change");
         if !device.settings.take_placement(&device.driver.flags, &device.tuning, settings, serial) {

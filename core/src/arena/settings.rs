@@ -102,6 +102,10 @@ impl<R: Lock> Settings<R> {
     /// Returns the size of the block for a request of `bytes`, which is positive and below
     /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
     /// word of flags.
+    #[cfg_attr(
+        not(feature = "alloc"),
+        expect(clippy::extra_unused_type_parameters, reason = "sub-allocators need a heap")
+    )]
     #[inline(always)]
     pub(super) fn round<S: Storage>(&self, word: flags::FlagWord, bytes: u64) -> u64 {
         // Nearly every configuration rounds only to the unit, so the fast path tests for this with
@@ -193,6 +197,7 @@ const BY_FUNCTION: u32 = 1;
 const BY_NUMBER: u32 = 2;
 
 /// Returns the rule of a policy for sizes.
+#[cfg_attr(not(feature = "alloc"), expect(clippy::extra_unused_type_parameters, reason = "sub-allocators need a heap"))]
 fn rounding<S: Storage>(policy: Policy) -> u32 {
     let Some(rules) = policy.rules().filter(|rules| rules.round.is_some()) else { return DIVIDED };
     #[cfg(feature = "alloc")]
