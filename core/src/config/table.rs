@@ -37,7 +37,7 @@ settings! {
     /// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` works unchanged:
     /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
     ///
-    /// The [module](self#settings) lists all keys. A key of another policy is an error, and the
+    /// The [module](crate::config#settings) lists all keys. A key of another policy is an error, and the
     /// error names the keys of the configured policy. [`Config::notes`] names the keys that are set
     /// and have no effect.
     ///
@@ -99,8 +99,8 @@ settings! {
         .effect("Blocks of this size and above are never split, and serve only requests of this size and above.");
 
     /// Returns the bound on the waste in an oversize block: the block serves a request only if the
-    /// difference in size is less (`max_non_split_rounding_mb`). At most [`MAX_REQUEST`], so adding
-    /// the bound to a size cannot overflow.
+    /// difference in size is less (`max_non_split_rounding_mb`). At most
+    /// [`MAX_REQUEST`](crate::MAX_REQUEST), so adding the bound to a size cannot overflow.
     max_non_split_rounding: u64 = LARGE_SEGMENT, read by max_non_split_rounding, in placement;
     row setting("max_non_split_rounding_mb", Unset("`large_segment_size_mb`"), "64")
         .reads(|config, key, value| {

@@ -8,7 +8,7 @@
 //! The heaps of `PyTorch`'s policy list every block, free or not, by boundary tags. A sub-allocator
 //! knows addresses, sizes and segment numbers, but no streams and no counters, and records free
 //! memory as it likes. A policy with a sub-allocator is a
-//! [`Suballocation`](crate::config::Suballocation), which a host passes to
+//! [`Suballocation`], which a host passes to
 //! [`Config::parse_with`](crate::Config::parse_with). `core/examples/own_policy.rs` is one in a
 //! hundred lines, and the crate `cachalot-policies` has three that are fast.
 //! [`records`](crate::records) has the core's own tables, for the records of a sub-allocator.
@@ -56,7 +56,7 @@ pub struct FreeDelta {
 ///
 /// * *Deterministic*: equal calls allocate equal sub-blocks, whatever the addresses of the host.
 /// * *Sizes* are rounded before every call, as the policy's
-///   [`Suballocation`](crate::config::Suballocation) says. The size of a free is that of its
+///   [`Suballocation`] says. The size of a free is that of its
 ///   allocation.
 /// * *Order of calls*: [`allocate`](Self::allocate) finds nothing, then
 ///   [`make_room`](Self::make_room) succeeds, then the heap obtains a segment from the device and
@@ -103,7 +103,7 @@ pub trait SubAllocator: Send {
     /// order of addresses.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64));
 
-    /// Returns a copy: [`would_fit`](crate::Allocator::would_fit) tries requests on it.
+    /// Returns a copy: [`would_fit`](crate::Forecasts::would_fit) tries requests on it.
     #[cfg(feature = "alloc")]
     fn copy(&self) -> Box<dyn SubAllocator>;
 
