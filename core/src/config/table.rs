@@ -37,9 +37,9 @@ settings! {
     /// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` works unchanged:
     /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
     ///
-    /// The [module](crate::config#settings) lists all keys. A key of another policy is an error, and the
-    /// error names the keys of the configured policy. [`Config::notes`] names the keys that are set
-    /// and have no effect.
+    /// The [module](crate::config#settings) lists all keys. A key of another policy is an error,
+    /// and the error names the keys of the configured policy. [`Config::notes`] names the keys that
+    /// are set and have no effect.
     ///
     /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
     /// power of two (values above 32768 count as 32768). The divisions of the first interval also
