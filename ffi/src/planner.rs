@@ -33,7 +33,7 @@ struct Job {
 ///     allocator.free(block)?;
 ///     planner.wait();
 /// }
-/// assert_eq!(allocator.plans(DeviceIndex(0))?.report()?.served, 2);
+/// assert_eq!(allocator.plans(DeviceIndex(0))?.report().served, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]

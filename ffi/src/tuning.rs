@@ -47,7 +47,7 @@ struct OnDevice {
 ///     tuner.idle(&allocator, DeviceIndex(0))?;
 ///     tuner.wait();
 /// }
-/// assert!(allocator.tuning(DeviceIndex(0))?.report()?.searches > 0);
+/// assert!(allocator.tuning(DeviceIndex(0))?.report().searches > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct AutoTuner<A = SimulatedAllocator> {
