@@ -1,7 +1,7 @@
-//! Conditions that keep requests off the fast path, as bits of a word.
+//! The conditions of a device, as bits of a word. Most of them keep requests off the fast path.
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test
-//! their own three bits.
+//! [`SLOW_FREE_FLAGS`].
 
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::event_queue::EventQueues;
@@ -16,7 +16,7 @@ const _: () = assert!(PENDING.count_ones() == GROUPS && GATHERED.count_ones() ==
 
 /// Blocks wait for events, and every request polls the events: a bit for each group of streams.
 pub(crate) const PENDING: FlagWord = 0xFFFF << 16;
-/// Events of some freed blocks are recorded later, once no graph is being captured.
+/// Events for some freed blocks are recorded later, when no graph is being captured any longer.
 pub(crate) const DEFERRED: FlagWord = 1 << 8;
 /// Some requests are routed into private pools.
 pub(crate) const ROUTES: FlagWord = 1 << 1;
@@ -28,7 +28,7 @@ pub(crate) const AGES: FlagWord = 1 << 3;
 pub(crate) const ROUNDING: FlagWord = 1 << 4;
 /// Nothing is cached: every request obtains a segment, and every free releases one.
 pub(crate) const DIRECT: FlagWord = 1 << 5;
-/// The context is lost: the device is called no more.
+/// The context is lost, and the device is no longer called.
 pub(crate) const LOST: FlagWord = 1 << 6;
 /// Events are recorded in the trace.
 pub(crate) const TRACE: FlagWord = 1 << 7;
@@ -39,24 +39,26 @@ pub(crate) const OBSERVED: FlagWord = 1 << 11;
 /// Frees on other streams are gathered: one event covers several blocks.
 pub(crate) const GATHERS: FlagWord = 1 << 12;
 /// Blocks wait for events, or for events to be recorded, and only a request that no free block can
-/// serve polls the events: a bit for each group of streams. In the upper half, which the fast path
-/// need not look at.
+/// serve polls the events: a bit for each group of streams. In the upper half, because the fast
+/// path does not test it.
 pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 /// Blocks wait for events recorded at their uses, and only a request that no free block can
 /// serve polls the events.
 pub(crate) const ORDERED: FlagWord = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph
-/// (`graph_capture_record_stream_reuse`). In the upper half, as [`GATHERED`].
+/// (`graph_capture_record_stream_reuse`). In the upper half, like [`GATHERED`].
 pub(crate) const REUSES: FlagWord = 1 << 48;
 /// The rules of heaps of the default pool are not [plain](crate::heap::Heap::plain).
 pub(crate) const RULES: FlagWord = 1 << 9;
-/// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
+/// Frees are gathered, or were at some time, so blocks may wait for an event that is not recorded
+/// yet.
 pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
 /// Some blocks are guarded: each request is counted, and some get their own addresses.
 pub(crate) const GUARDED: FlagWord = 1 << 15;
-/// The own stream of each block counts as a use: a free is complete once the work of the stream is.
+/// The own stream of each block counts as a use: a free is complete only after the work of that
+/// stream is.
 pub(crate) const WATCHED: FlagWord = 1 << 0;
-/// Some tags have limits. In the upper half, since only growth and release look at it.
+/// Some tags have limits. In the upper half, because only growth and release test it.
 pub(crate) const TENANTS: FlagWord = 1 << 49;
 /// The [debug layer](crate::arena::debug) has something to do with blocks.
 pub(crate) const DEBUG: FlagWord = GUARDED | WATCHED;
@@ -101,31 +103,32 @@ const _: () = {
     }
 };
 
-/// The flags of a device, in a word read once by the fast path.
+/// The flags of a device, in a word that the fast path reads once.
 #[derive(Debug)]
 pub(crate) struct Flags(AtomicU64);
 
 empty_by!(Flags = Self(empty!()));
 
 impl Flags {
-    /// Returns a copy of the flags, less `without`.
+    /// Returns a copy of the flags without the bits in `without`.
     pub(super) fn copy(&self, without: FlagWord) -> Self {
         Self(AtomicU64::new(self.load() & !without))
     }
 
-    /// All flags.
+    /// Returns all flags.
     #[inline(always)]
     pub(crate) fn load(&self) -> FlagWord {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// All flags, after everything that other threads wrote before they set them.
+    /// Returns all flags. The caller sees everything that other threads wrote before they set a
+    /// flag.
     #[inline]
     pub(super) fn load_ordered(&self) -> FlagWord {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Whether one of `bits` is set.
+    /// Returns whether one of `bits` is set.
     #[inline]
     pub(crate) fn has(&self, bits: FlagWord) -> bool {
         self.load() & bits != 0
@@ -154,7 +157,7 @@ impl Flags {
         self.set(bit << GATHERED.trailing_zeros(), waits && gathers);
     }
 
-    /// Returns whether a graph is being captured that may use blocks again within itself.
+    /// Returns whether a graph is being captured that may reuse its own blocks.
     #[inline]
     pub(super) fn may_reuse_in_graph(&self) -> bool {
         let both = REUSES | CAPTURE;

@@ -1,12 +1,12 @@
-//! Frees: at once where only the block's own stream used the block, else once events report the end
-//! of all other uses.
+//! Frees blocks: at once if only the block's own stream used the block, and otherwise after events
+//! report the end of all other uses.
 //!
 //! ```text
 //! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
 //!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ waits/ ─ the last wait ends ─▶ finish_pending ─▶ done
 //! ```
 //!
-//! The lock of one heap is held, and none across a call to the device.
+//! One heap is locked at a time, and no lock is held across a call to the device.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::FlagWord;
@@ -30,8 +30,8 @@ use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 
-/// The flags under which the end of a wait has consequences beyond a free block. One test for all:
-/// two streams that pass a block on come here each time.
+/// The flags under which the end of a wait does more than free a block. One test covers all of
+/// them, because two streams that pass blocks to each other come here each time.
 const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::DEBUG;
 
 /// The arguments of a free, as the program gave them.
@@ -50,8 +50,8 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(always)]
     pub(crate) fn free<E: From<Error>>(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), E> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
-        // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that
-        // collect garbage.
+        // Ages need the heap's clock to be set. This takes 3 instructions of a pair, and only
+        // programs that set `garbage_collection_threshold` pay for it.
         if !self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
             return self.free_in::<false, _>(slot, slot.heap.lock(), owner, ptr, requested);
         }
@@ -59,7 +59,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Frees the block at `ptr` as [`free`](Self::free) does. The straight path, for plain heaps,
-    /// is inlined, and all else is a call.
+    /// is inlined, and everything else is a call.
     #[inline(always)]
     pub(crate) fn free_inlined<E: From<Error>>(
         self,
@@ -84,8 +84,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.free(owner, ptr, requested)
     }
 
-    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN`: the heap is
-    /// plain.
+    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN` says that the
+    /// heap is plain.
     #[inline(always)]
     fn free_in<const PLAIN: bool, E: From<Error>>(
         self,
@@ -95,8 +95,8 @@ impl<P: Platform> OnDevice<'_, P> {
         ptr: DevicePtr,
         requested: Option<u64>,
     ) -> Result<(), E> {
-        // The heap may have lost its last segment since the page map was read. It then holds no
-        // block at `ptr`.
+        // The heap may have lost its last segment since the page map was read. In this case it has
+        // no block at `ptr`.
         let outcome = heap.detach_from::<PLAIN>(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome {
             self.finish::<PLAIN>(slot, heap, block);
@@ -108,10 +108,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees a block under any flags.
     #[cold]
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        // Before the heap is locked: the host may take long to find its call site.
+        // Asked before the heap is locked, because the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
-        // Before the block is free: another thread may be handed its address at once, and is then
-        // observed after this free.
+        // Observed before the block is free, because another thread may get its address at once,
+        // and must be observed after this free.
         self.plans.observe_free(&self.driver.flags, ptr);
         let mut heap = self.heaps.lock(number);
         let slot = self.heaps.slot(number);
@@ -132,15 +132,15 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
         if self.driver.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
-            // A failure is no error of the free: the block stays pending, and a later call polls
-            // its events.
+            // A failure here is not an error of the free: the block remains pending, and a later
+            // call polls its events.
             let _later = self.waiting().order_pending();
         }
         Ok(())
     }
 
-    /// Frees a block that other streams may use, once they are done with it; or says why the block
-    /// cannot be freed. Unlocks the heap.
+    /// Frees a block after the other streams that may use it are done with it, or returns the
+    /// reason why it cannot be freed. Unlocks the heap.
     #[cold]
     fn free_with_uses(
         self,
@@ -157,11 +157,11 @@ impl<P: Platform> OnDevice<'_, P> {
             _ => return Err(not_in_heap(&heap, ptr)),
         };
         let slot = self.heaps.slot(number);
-        // The counters have changed already, and the lock was not left since.
+        // The counters have changed already, and the heap has been locked since then.
         self.heaps.mark_dirty(slot, &mut heap);
         heap.pend(block, &slot.counters);
-        // A block without uses comes here only in direct mode: its segment is released as soon as
-        // the block is free.
+        // A block without uses comes here only in direct mode, in which its segment is released as
+        // soon as the block is free.
         if heap.blocks[block].uses == NONE {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
             self.free_if_unused(heap, PendingBlock { slot: number, index: block });
@@ -173,16 +173,16 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
+    /// Frees a pending block after all streams that use it have finished with it. Unlocks the heap.
     ///
-    /// On an error the free is undone: the block is allocated again, with all user streams.
+    /// On an error the free is undone: the block is allocated again, with all its uses.
     pub(in crate::arena) fn wait_for_uses(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
         let waiting = self.waiting().wait_for_uses(heap, free);
         if waiting.is_err() {
             let PendingBlock { slot, index: block } = free.block;
             let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
-            // here. A free at a count fails as a whole, so the bit goes too.
+            // here. A free at a count fails as a whole, so this bit is cleared too.
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, &self.heaps.slot(slot).counters);
@@ -191,8 +191,9 @@ impl<P: Platform> OnDevice<'_, P> {
         waiting
     }
 
-    /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling
-    /// reads the counters of other heaps, and the debug layer and a release call the device.
+    /// Frees a pending block that has no use and waits for nothing, under any flags. Unlocks the
+    /// heap, because reconciling reads the counters of other heaps, and the debug layer and a
+    /// release call the device.
     #[cold]
     fn finish_pending(self, heap: HeapGuard<'_, P>, block: PendingBlock) {
         let held = self.holdings();
@@ -274,7 +275,8 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
             if self.driver.flags.has(CONSEQUENCES) {
                 self.finish_pending(heap, PendingBlock { slot, index: block });
             } else if heap.unpend(block, &self.arena.heaps.slot(slot).counters) {
-                // A peak is due now: the next block may lower what rose.
+                // A peak must be recorded now, because the next block may lower the counter that
+                // has just risen.
                 drop(heap);
                 self.reconcile_peaks(self.arena.heaps.slot(slot));
             } else {
@@ -299,15 +301,15 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
-    /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
+    /// Frees the block at `ptr` once the frontier has reached `count` and no other stream uses the
+    /// block. Fails with [`Error::InvalidPointer`] if the heap does not own the block.
     pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
-        // To a planner that observes this iteration: the bytes are not free at the moment of the
-        // free.
+        // Tells a planner that observes this iteration that the bytes are not free at the moment of
+        // the free.
         self.plans.observe_use(&self.driver.flags, ptr);
         self.plans.observe_free(&self.driver.flags, ptr);
-        // Added first: once the block is detached, the free must not fail. The entry is busy until
-        // it has the block.
+        // The entry is added first, because the free must not fail after the block is detached. It
+        // is busy until it has the block.
         let Some(entry) = self.waits.begin_free_at(place.heap, count)? else { return self.free(place, ptr, None) };
         let reached = self.waits.end_free_at(entry, self.detach_pending(place.heap, ptr))?;
         // The frontier may have moved while the entry was busy.
@@ -320,7 +322,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Detaches the block at `ptr` from the program. The block stays pending at least until the
     /// frontier has reached its count.
     fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
-        // The host's callback may make its own requests: no lock may be held.
+        // No lock may be held, because the host's callback may make its own requests.
         let site = self.call_site(CallSite::Free);
         let mut heap = self.heaps.lock(slot);
         let counters = &self.heaps.slot(slot).counters;
@@ -329,8 +331,8 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         heap.pend(block, counters);
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
-        // Set before the heap is unlocked: an event that completes right afterwards must not free
-        // the block.
+        // Set before the heap is unlocked, so that an event that completes right afterwards does
+        // not free the block.
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             // On an error the block is allocated again, without the bit.
@@ -347,7 +349,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.free_outlined(owner, ptr, None).is_ok() {
             return;
         }
-        // No event can be recorded. Nothing but a fill has used the block.
+        // No event could be recorded. Only a fill has used the block.
         let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
         {
             let mut heap = self.heaps.lock(owner.heap);
@@ -355,12 +357,12 @@ impl<P: Platform> OnDevice<'_, P> {
                 heap.uses().clear(block);
             }
         }
-        // Without uses, a free asks nothing of the device.
+        // Without uses, a free needs no event from the device.
         let _is_free = self.free_outlined(owner, ptr, None);
     }
 
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
-    /// after the work. While a graph is captured, notes a use of the [stream](Arena::record_stream)
+    /// after the work. While a graph is captured, notes a use by the [stream](Arena::record_stream)
     /// instead.
     pub(crate) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let is_recorded = self.waiting().record_use(slot, ptr, stream)?;
@@ -370,7 +372,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
 /// The unstated size of a free. Unlike `None`, a value of this type takes no register: no argument
 /// is passed on the stack, and the last call in the function becomes a tail call without a frame.
-/// Saves 8 instructions.
+/// This saves 8 instructions.
 #[derive(Clone, Copy)]
 struct SizeUnknown;
 
@@ -385,17 +387,16 @@ impl<P: Platform> OnDevice<'_, P> {
     /// `requested` is the size in bytes that the caller claims to have requested, if given.
     #[inline(always)]
     pub(crate) fn free_planned(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        // Two instances of the functions below. `SizeUnknown` takes no register, unlike `None`, so
-        // no argument goes to the stack and tail calls need no frame: 8 instructions. After
-        // inlining the caller knows which case applies, and the match costs nothing.
+        // This makes two instances of the functions below, because of what [`SizeUnknown`] saves.
+        // After inlining the caller knows which case applies, so the match costs nothing.
         match requested {
             None => self.free_planned_fast(owner, ptr, SizeUnknown),
             Some(requested) => self.free_planned_fast(owner, ptr, requested),
         }
     }
 
-    /// Frees a resident block if the lane's lock is free and no trace is recorded, and passes on to
-    /// [`free_planned_slow`](Self::free_planned_slow) otherwise.
+    /// Frees a resident block if the lane's lock is free and no trace is recorded. Otherwise calls
+    /// [`free_planned_slow`](Self::free_planned_slow).
     #[inline(never)]
     fn free_planned_fast(
         self,
@@ -419,7 +420,8 @@ impl<P: Platform> OnDevice<'_, P> {
             if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
                 return Err(self.not_in_lane(owner, ptr));
             }
-            // Delegated, so the home heap frees and traces the block as any other.
+            // The block is delegated, so that its home heap frees and traces it like any other
+            // block.
             self.home_of(owner, ptr).ok()
         } else {
             match self.plans.free(&self.heaps, owner, ptr, requested)? {
@@ -428,7 +430,8 @@ impl<P: Platform> OnDevice<'_, P> {
                 FreedOf::Nothing => None,
             }
         };
-        // Without a home the lane may have ended since the page map was read: reads the map again.
+        // If there is no home, the lane may have ended since the page map was read, so the map is
+        // read again.
         match home.map_or_else(|| self.pages.owner(ptr), Owner::Heap) {
             Owner::Heap(home) => self.free(home, ptr, requested),
             Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
@@ -445,7 +448,7 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(home)
     }
 
-    /// Returns the error for an address in a lane's segment at which no block of the lane begins.
+    /// Returns the error for an address in a lane's segment at which no block of the lane starts.
     #[cold]
     pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
         if let Some(block) = self.plans.allocation(owner, ptr)
@@ -463,7 +466,7 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block.
+    /// Delegates the resident blocks of all lanes, so that a walk over the heaps finds every block.
     pub(crate) fn delegate_lanes(&self) {
         self.plans.delegate_all(&self.heaps, |home, stale| self.settle_peaks(self.heaps.slot(home), stale));
     }
@@ -482,8 +485,8 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured =
             self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
-        // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps
-        // under lanes.
+        // The planner's lock is not taken under that of a heap, because lanes are locked under it,
+        // and heaps under lanes.
         if self.driver.flags.has(flags::OBSERVED) {
             let own = self.heaps.lock(number).stream;
             if own != stream {
@@ -501,8 +504,8 @@ impl<P: Platform> Arena<P> {
     }
 }
 
-/// Returns whether a pending block is used or waits. `events` includes the bit for the frontier, so
-/// a free at a count is covered too.
+/// Returns whether a pending block is used or waits for something. `events` includes the bit for
+/// the frontier, so a free at a count counts too.
 fn is_waiting<S: Storage>(heap: &Heap<S>, block: u32) -> bool {
     heap.blocks[block].uses != NONE || heap.blocks[block].events > 0
 }

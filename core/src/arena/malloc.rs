@@ -1,4 +1,5 @@
-//! Requests: the ways in which one is served, from the cheapest to the one that serves any.
+//! Serves requests, in one of several ways: from the cheapest one to the one that serves any
+//! request.
 //!
 //! ```text
 //! malloc ─▶ serve_cached ─ no flag set, the stream has a pair, a free block fits ─▶ done
@@ -10,10 +11,10 @@
 //!                     └─────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
 //! ```
 //!
-//! All run on any thread. `serve_cached` and `traced` hold one lock, that of a heap, and
-//! `beside_plans` that of a lane; none of them is held across a call to the device. Of these ways
-//! only `after_poll`, `debugged` and `serve` call it. `malloc_inlined`, for other languages, is
-//! `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
+//! All of them run on any thread, and none holds a lock across a call to the device. `serve_cached`
+//! and `traced` hold one lock, that of a heap, and do not call the device. The others may call it.
+//! `malloc_inlined`, for callers in other languages, is `serve_cached` for
+//! [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, PairUse, STREAMS};
@@ -32,7 +33,7 @@ use crate::tables::{CapacityError, OnceTable};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
-/// How far a request has come when no free block has served it.
+/// The state of a request that no free block has served.
 #[derive(Clone, Copy)]
 struct Miss {
     /// The call site, if the host was asked for it.
@@ -46,7 +47,7 @@ struct Miss {
 enum Polled {
     /// Not yet.
     No,
-    /// They were, or the request polls none before it searches.
+    /// They were, or the request does not poll before it searches.
     Yes,
     /// By another thread, perhaps too early for this request.
     ByAnother,
@@ -64,11 +65,11 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and
-    /// all else is a call.
+    /// everything else is a call.
     ///
-    /// Each way off the path is a cold tail call, and the path calls nothing but the walks of
-    /// sorted lists: its values stay in registers. In one function with the general path it loses
-    /// them, and the general path is slower, too.
+    /// Each way off this path is a tail call, and the path itself calls nothing but the walks of
+    /// sorted lists, so its values stay in registers. In one function with the general path it
+    /// loses them, and the general path gets slower, too.
     #[inline(always)]
     pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
         // As in `malloc` and `serve_cached`.
@@ -103,10 +104,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request that the cache has declined: from the plan of its stream, if it is the next
     /// of the plan.
     ///
-    /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the
-    /// pair that were found, it makes the fast path spill registers: 20 instructions of a
-    /// malloc/free pair. Every call in this function is inlined or a tail call for the same reason:
-    /// a planned request saves 23 instructions.
+    /// This must stay a cold tail call with these arguments only. If it is inlined, or given the
+    /// flags or the pair that were found, the fast path spills registers, which costs 20
+    /// instructions of a malloc/free pair. For the same reason every call in this function is
+    /// inlined or a tail call, which saves 23 instructions of a planned request.
     #[cold]
     fn declined(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if bytes == 0 {
@@ -118,19 +119,20 @@ impl<P: Platform> OnDevice<'_, P> {
         self.by_flags(self.driver.flags.load(), bytes, stream)
     }
 
-    /// Serves a request by the conditions of the moment, which are the flags in `word`.
+    /// Serves a request in the way that the flags in `word` ask for: the conditions of the moment.
     #[inline(never)]
     fn by_flags(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
+        // With a trace and nothing else, a hit in the cache is still one lookup under one lock.
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.traced(word, bytes, stream);
         }
-        // As with events that every request polls. Rounded up, `bytes` stay below the limit.
+        // The same is true of events that every request polls. Even rounded up, these `bytes` are
+        // below the limit, so nothing is polled for a request that is too large.
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.after_poll(bytes, stream);
         }
-        // After the two cases above, which then pay nothing for it.
+        // This comes after the two cases above, so that they pay nothing for it.
         if word & flags::DEBUG != 0 {
             return self.debugged(word & !flags::DEBUG, bytes, stream);
         }
@@ -140,13 +142,14 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve(bytes, stream, Miss { site: None, polled: Polled::No })
     }
 
-    /// Serves a request from the cache and records the event, while a trace is recorded and no
-    /// other flag but rounding is set.
+    /// Serves a request from the cache and records the event. Used while a trace is recorded, no
+    /// block ages, and no other flag keeps requests off the fast path.
     ///
-    /// Apart from [`serve_cached`](Arena::serve_cached), which gets slower if the two share code.
+    /// This code is separate from [`serve_cached`](Arena::serve_cached), which gets slower if the
+    /// two share code.
     #[inline(never)]
     fn traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        // Before the heap is locked: the host may take long.
+        // Asked before the heap is locked, because the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
@@ -158,8 +161,8 @@ impl<P: Platform> OnDevice<'_, P> {
                 && !heap.rules.ages
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
-                // Under the heap's lock, so that the events of the block stay in the order in which
-                // they happened.
+                // Recorded under the heap's lock, so that the events of the block stay in the order
+                // in which they happened.
                 self.recorder().alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
@@ -168,8 +171,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve(bytes, stream, Miss { site: Some(call_site), polled: Polled::No })
     }
 
-    /// Serves a request while blocks wait for events, every request polls them, and nothing else is
-    /// unusual.
+    /// Polls the events that blocks wait for, and serves a request. Used while every request polls
+    /// them and nothing else is unusual.
     #[inline(never)]
     fn after_poll(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let asking = self.driver.begin_asking();
@@ -179,7 +182,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         drop(asking);
         let decline = || self.serve(bytes, stream, Miss { site: None, polled });
-        // Blocks that still wait are no reason to leave the fast path.
+        // Blocks that still wait are no reason to leave the fast path. Neither is the debug layer,
+        // which has called this.
         self.serve_cached(self.driver.flags.load() & !(flags::PENDING | flags::DEBUG), bytes, stream, decline)
     }
 
@@ -202,23 +206,22 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(ptr)
     }
 
-    /// Serves a request with a guarded block. Returns `None` where an ordinary block is to serve
-    /// it.
+    /// Serves a request with a guarded block. Returns `None` if an ordinary block must serve it.
     fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
         self.driver.health()?;
-        // With no lock held: the host may walk the stack of an interpreter. Asked without a trace
-        // as well.
+        // Asked with no lock held, because the host may walk the stack of an interpreter. Asked
+        // even if no trace is recorded.
         let site = self.driver.device().call_site(CallSite::Alloc);
         let obtain = |request: &Request| self.debug.obtain_guarded(&self.holdings(), self.waiting(), request);
         match self.with_request(bytes, stream, site, Heaps::use_pair, obtain) {
-            // Whatever is full, an ordinary block takes less of it.
+            // Whichever table is full, an ordinary block needs less room in it.
             Err(Error::TableFull(_)) => Ok(None),
             served => served,
         }
     }
 
-    /// Serves a request while plans are active: from a plan if it deviates only a little, else
-    /// from the heaps.
+    /// Serves a request while plans are active: from a plan if it deviates only a little, and
+    /// otherwise from the heaps.
     #[inline(never)]
     fn beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if let Some(ptr) = self.serve_planned(word, bytes, stream) {
@@ -229,18 +232,20 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve_cached(word & !flags::PLANNED, bytes, stream, decline)
     }
 
-    /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap has
-    /// to serve it.
+    /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap must
+    /// serve it.
     fn serve_planned(self, word: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        // Routes go before plans: a request led into a private pool is not the plan's.
+        // Routes come before plans: a request that is led into a private pool does not belong to
+        // the plan.
         if plans::is_unusual(word) && (plans::are_off(&self.driver.flags) || self.heaps.is_routed(&self.driver, stream))
         {
             return None;
         }
-        // The host may make its own requests when asked for the call site: no lock may be held.
+        // No lock may be held, because the host may make its own requests when it is asked for the
+        // call site.
         let site = self.call_site(CallSite::Alloc);
-        // Polled only if the result matters: the planned bytes are occupied, and a delegated block
-        // may be the reason. The lane is unlocked for the device calls.
+        // Events are polled only if the result matters: if the planned bytes are occupied, perhaps
+        // by a delegated block. The lane is not locked during the calls to the device.
         if self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
             && self.plans.is_occupied(&self.heaps, bytes, stream)
         {
@@ -251,8 +256,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if peaks_stale {
             self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
         }
-        // The record goes to the buffer of the home heap, since lanes have none. If the lane has
-        // ended since the request was served, the event is left out of the trace.
+        // The record goes to the buffer of the home heap, because lanes have none. If the lane has
+        // ended after the request was served, the event is left out of the trace.
         if self.driver.flags.has(flags::TRACE)
             && let Some(home) = self.plans.home_of_stream(stream)
         {
@@ -265,8 +270,8 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     fn serve(self, bytes: u64, stream: StreamId, Miss { site, polled }: Miss) -> Result<DevicePtr, Error> {
         self.driver.health()?;
-        // The host is asked for the call site with no lock held: it may walk the stack of an
-        // interpreter.
+        // The host is asked for the call site with no lock held, because it may walk the stack of
+        // an interpreter.
         let site = site.unwrap_or_else(|| self.call_site(CallSite::Alloc));
         let serve = |request: &Request| {
             self.heaps.learn_purpose(&self.driver, request);
@@ -284,11 +289,11 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request from its heap, else from the device, else from memory that is released
-    /// first.
+    /// Serves a request from its heap, otherwise from the device, or at last from memory that is
+    /// released first.
     fn serve_routed(self, request: &Request, polled: Polled) -> Result<DevicePtr, Error> {
-        // Blocks whose events are complete become free before the search, so that they can serve
-        // this request.
+        // Blocks with complete events become free before the search, so that they can serve this
+        // request.
         let polled = if polled == Polled::Yes { polled } else { self.poll_for(request)? };
         if request.capturing {
             self.waiting().free_ordered_in_graph(request.stream);
@@ -313,18 +318,18 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let served = self.reclaim(request);
         if served.is_err() {
-            // The search made the heap's tables. Without a segment they would hold 36 KiB for
-            // nothing.
+            // The search has made the heap's tables. Without a segment they would take up 36 KiB
+            // for nothing.
             self.heaps.drop_tables(&mut self.heaps.lock(request.slot));
         }
         served
     }
 
-    /// Polls the events of all streams for a request, unless another thread does.
+    /// Polls the events of all streams for a request, unless another thread is doing so.
     fn poll_for(self, request: &Request) -> Result<Polled, Error> {
         let flags = &self.driver.flags;
-        // Gathered frees are polled once a search has missed. Without a cache none misses, so they
-        // are polled here.
+        // Gathered frees are polled after a search has missed. Without a cache there is no search,
+        // so they are polled here.
         let searches_first = flags.has(flags::GATHERS) && !flags.has(flags::DIRECT);
         let waiting = if searches_first { flags::PENDING } else { flags::PENDING | flags::GATHERED | flags::DEFERRED };
         if request.capturing || !flags.has(waiting) {
@@ -337,7 +342,7 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Serves a request from a heap of the default pool, if `word` holds none but
+    /// Serves a request from a heap of the default pool, if `word` has no flag outside
     /// [`flags::FAST_PATH_FLAGS`] and a free block fits. Otherwise calls `decline`, with no lock
     /// held.
     #[inline(always)]
@@ -356,15 +361,15 @@ impl<P: Platform> Arena<P> {
             let size = self.settings.round::<P::Storage>(word, bytes);
             let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
-            // The map was read without a lock: the pair may be another stream's by now. `serves` is
-            // one comparison for this, for an ended stream and for a vacant pair.
+            // The map was read without a lock, so the pair may belong to another stream by now. One
+            // comparison with `serves` finds this, an ended stream and a vacant pair.
             if heap.serves == stream {
                 let served = if word & flags::AGES != 0 {
                     self.heaps.count_and_malloc(&mut heap, size, bytes, &slot.counters)?
                 } else {
                     heap.malloc(size, bytes, &slot.counters)?
                 };
-                // Reconciling the peaks takes another lock, so this one goes first.
+                // Reconciling the peaks takes another lock, so this one is released first.
                 drop(heap);
                 if let Some(served) = served {
                     return Ok(self.reconcile(slot, served));
@@ -375,10 +380,10 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of
-    /// heaps. The pool stays in use until `serve` has returned.
+    /// heaps. The pool remains in use until `serve` has returned.
     ///
-    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is
-    /// asked about a capture.
+    /// Errors: [`Error::TooLarge`], [`Error::Parked`], those of `pair` and `serve`, and those of
+    /// the device if it is asked about a capture.
     pub(crate) fn with_request<T>(
         &self,
         bytes: u64,
@@ -403,13 +408,14 @@ impl<P: Platform> Arena<P> {
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing =
             || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
-        // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
+        // This is asked only once the pair is in use, because a call that parks the heap waits for
+        // all earlier users.
         let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
         let serve = |capturing: bool| {
             self.learn_virtual_memory();
             self.heaps.learn_supply(&self.driver, pool);
             let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
-            // The memory of a captured request must lie in the graph's own pool.
+            // The memory of a captured request must be in the graph's own pool.
             if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].falls_back {
                 (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
             }
@@ -432,7 +438,7 @@ impl<P: Platform> Arena<P> {
             request.mapping.count(&self.driver, &self.settings, &self.paging);
             served
         };
-        // One way out, whatever fails: a pool that was entered is left again.
+        // There is one way out, whatever fails, so that a pool that was entered is left again.
         let served = is_capturing().and_then(serve);
         if pool != 0 {
             self.heaps.leave_pool(pool);
@@ -440,8 +446,8 @@ impl<P: Platform> Arena<P> {
         served
     }
 
-    /// Reconciles the peaks for a lane, and returns `ptr`. Lets [`declined`](OnDevice::declined)
-    /// end in a tail call.
+    /// Reconciles the peaks for a lane, and returns `ptr`. It exists so that
+    /// [`declined`](OnDevice::declined) can end in a tail call.
     #[cold]
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
@@ -450,7 +456,8 @@ impl<P: Platform> Arena<P> {
         Ok(ptr)
     }
 
-    /// Serves a request from the free blocks of its own heap. `None` if none of them may serve it.
+    /// Serves a request from the free blocks of its own heap. Returns `None` if none of them may
+    /// serve it.
     pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
@@ -463,8 +470,8 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Serves a request from the smallest free block of its heap that is large enough, although
-    /// more of a segment may be lost than `compact` allows. Returns `None` without such a block,
-    /// and unless `compact` is active for the heap.
+    /// more of a segment may be lost than `compact` allows. Returns `None` if there is no such
+    /// block, or if `compact` is not active for the heap.
     pub(crate) fn search_any_block(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
@@ -478,8 +485,8 @@ impl<P: Platform> Arena<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A
-    /// search that fails is repeated on the slow path, which counts it.
+    /// Serves a request from a heap in which free blocks age, and counts the search if it succeeds.
+    /// A search that fails is repeated on the slow path, which counts it.
     #[inline(never)]
     fn count_and_malloc(
         &self,
@@ -488,7 +495,8 @@ impl<P: Platform> Heaps<P> {
         requested: u64,
         counters: &HeapCounters,
     ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
-        // The rest of a block that is split is as old as this search, so the clock moves before it.
+        // The remainder of a block that is split gets the age of this search, so the clock moves
+        // before the search.
         heap.clock = self.searches(heap).load(Ordering::Relaxed) + 1;
         let served = heap.malloc(size, requested, counters)?;
         if served.is_some() {

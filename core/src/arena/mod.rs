@@ -4,7 +4,7 @@
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
 //!   └─▶ ladder                  the steps without a fitting block
-//!         ├─▶ waits/            pending memory: asked for, ordered after, waited for
+//!         ├─▶ waits/            pending memory: polled, ordered after, waited for
 //!         ├─▶ compact           the budget for held memory
 //!         ├─▶ obtain            more memory from the device
 //!         └─▶ give/             memory back to the device
@@ -16,16 +16,16 @@
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! A part with its own state is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
-//! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
-//! An operation is a method of the part that it needs, and takes the others by type. Where it needs
-//! several, a view has just these: [`Recorder`], [`Counters`]; [`DeviceWaits`] for
-//! blocks that wait, [`Holdings`] for memory given back, and for virtual memory [`Mapper`],
-//! [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request or a free
-//! does, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map, too. An operation
-//! of a view takes the device as an argument where it frees blocks, searches for them, or releases
-//! the cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the
-//! device.
+//! A part with its own state is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`], [`Waits`],
+//! [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder. An
+//! operation is a method of the part that it needs, and takes the other parts as arguments by type.
+//! If it needs several, it is a method of a view that has just these: [`Recorder`], [`Counters`];
+//! [`DeviceWaits`] for blocks that wait, [`Holdings`] for memory given back, and for virtual memory
+//! [`Mapper`], [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. An operation that needs most of them,
+//! like a request or a free, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map,
+//! too. An operation of a view takes the device as an argument if it frees blocks, searches for
+//! them, or releases the cache. Locks and their order are in ARCHITECTURE.md. No lock is held
+//! across a call to the device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
@@ -105,19 +105,19 @@ pub(crate) struct Arena<P: Platform> {
     pub plans: Plans<P::Lock>,
     /// The memory on pages.
     pub paging: Paging<P>,
-    /// Guarded blocks, and what is written to blocks and checked.
+    /// Guarded blocks, and values written to blocks and checked.
     pub debug: DebugLayer,
-    /// What waits for the device.
+    /// Freed blocks that wait for the device.
     pub waits: Waits<P>,
-    /// What `reclaim:auto` has learned, and its budget.
+    /// The knowledge of `reclaim:auto`, and its budget.
     pub idle: Ranked<P::Lock, IdleMemory>,
     /// Peaks and event counts.
     pub peaks: Peaks<P::Lock>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
-    /// What `tune:auto` has done, and the settings that it has replaced.
+    /// The work of `tune:auto`, and the settings that it has replaced.
     pub tuning: Ranked<P::Lock, TuningState>,
-    /// What is remembered of blocks and segments beside the trace.
+    /// Records of blocks and segments that are kept in addition to the trace.
     pub history: History<P::Lock>,
     #[cfg(feature = "paranoid")]
     schedule: checks::Schedule,
@@ -206,9 +206,9 @@ empty_by! {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Makes the empty arena that of a device, before any other thread finds it. `memory` is that
-    /// of the device, if `config` limits the allocator to a fraction. Of the device, at most the
-    /// clock is read.
+    /// Starts the empty arena for a device, before another thread can find it. `memory` is the
+    /// memory of the device, and is given if `config` limits the allocator to a fraction of it. Of
+    /// the device, at most the clock is read.
     pub(crate) fn start(&self, device: P::Device, number: u32, config: &Config, memory: Option<MemoryInfo>) {
         self.driver.start(device);
         self.settings.start::<P::Storage>(config);
@@ -226,8 +226,8 @@ impl<P: Platform> Arena<P> {
         self.recorder().follow_tuning(&self.settings, &self.tuning);
     }
 
-    /// Returns the length of the segment that the device would be asked for, for a request, in
-    /// bytes.
+    /// Returns the length in bytes of the segment that the device would be asked for to serve a
+    /// request.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
         self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
     }
@@ -243,15 +243,15 @@ impl<P: Platform> Arena<P> {
         self.plans.pin(&mut config);
         let mut config = config.clone();
         self.driver.flags.set(flags::ROUNDING, self.settings.set_rounding(&config));
-        // A fence right at the free of a guarded block: a later one would cover work that the free
-        // does not know.
+        // The fence for a guarded block is recorded right at the free, so frees are not gathered: a
+        // later fence would cover work that the free does not know about.
         let is_guarded = config.guard() != Guard::Off;
         self.driver.flags.set(flags::GUARDED, is_guarded);
         let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
         self.driver.flags.set(flags::GATHERS, gathers);
         self.driver.flags.set(flags::HAS_GATHERED, gathers || self.driver.flags.has(flags::HAS_GATHERED));
         self.driver.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
-        // What waits now is polled as the configuration says.
+        // From now on, blocks that wait already are polled in the way that the configuration says.
         self.waits.set_flags(&self.driver.flags);
         let limited = self.ledger.limit_if_set().is_some();
         self.driver.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
@@ -269,8 +269,8 @@ impl<P: Platform> Arena<P> {
         let are_plain = registry.rules[PoolMemory::Plain as usize].iter().all(Rules::are_plain);
         self.driver.flags.set(flags::RULES, is_suballocated || !are_plain);
         for slot in self.heaps.slot_numbers() {
-            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
-            // clock until its next lock.
+            // `lock` sets the clock by the old rules: a heap that starts to age now has a stale
+            // clock until it is locked again.
             let mut heap = self.heaps.lock(slot);
             let is_supplied = heap.rules.source == Source::Host;
             let rules = registry.rules_of(heap.pool, heap.rules.kind, is_supplied);
@@ -287,7 +287,7 @@ impl<P: Platform> Arena<P> {
 
     /// Asks the device for virtual memory until the device is known to have it, and then makes
     /// heaps expandable if the configuration says so. Tells the host once if the policy needs
-    /// virtual memory and the device has none. No lock is held, since the question may open the
+    /// virtual memory and the device has none. No lock is held, because the question may open the
     /// device.
     fn learn_virtual_memory(&self) {
         if self.driver.has_virtual_memory() {
@@ -301,7 +301,7 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Asks the host for the current call site if a trace is recorded, and returns 0 otherwise. No
-    /// lock may be held: the host may call the allocator.
+    /// lock may be held, because the host may call the allocator.
     #[inline]
     fn call_site(&self, site: CallSite) -> u32 {
         if self.driver.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
@@ -315,7 +315,7 @@ impl<P: Platform> Arena<P> {
         }
     }
 
-    /// Returns the recorder of events, for callers which know that a trace is recorded.
+    /// Returns the recorder of events, for callers that know that a trace is recorded.
     #[inline(always)]
     pub(crate) fn recorder(&self) -> Recorder<'_, P> {
         Recorder { driver: &self.driver, heaps: &self.heaps, history: &self.history }
@@ -327,8 +327,8 @@ impl<P: Platform> Arena<P> {
         Counters { heaps: &self.heaps, plans: &self.plans, ranges: self.paging.range_counters() }
     }
 
-    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
-    /// stale. The caller has unlocked the heap.
+    /// Returns the value of a heap operation, after reconciling the peaks if the operation made
+    /// them stale. The caller has unlocked the heap.
     #[inline]
     fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
         self.settle_peaks(slot, done.peaks_stale);
@@ -343,8 +343,8 @@ impl<P: Platform> Arena<P> {
         }
     }
 
-    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
-    /// fast path tests one flag for both.
+    /// Reconciles the peaks for a heap that rose above a threshold, or after its stream has ended.
+    /// The fast path tests one flag for both.
     #[cold]
     fn reconcile_peaks(&self, slot: &Slot<P>) {
         self.peaks.reconcile_slot(&self.counters(), slot);

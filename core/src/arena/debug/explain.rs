@@ -1,5 +1,5 @@
-//! Addresses explained from the tables. Works after the loss of the context: the device is not
-//! called.
+//! Explains addresses from the tables of the allocator. This works after the loss of the context,
+//! too, because the device is not called.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
@@ -13,7 +13,7 @@ use crate::trace::call_sites::CallSites;
 use crate::units::{DeviceIndex, DevicePtr};
 
 impl<P: Platform> Paging<P> {
-    /// Explains an address of a guarded block, or of the addresses beside one.
+    /// Explains an address of a guarded block, or one of the unmapped addresses around it.
     pub(crate) fn explain(&self, device: DeviceIndex, address: DevicePtr) -> Option<Explanation> {
         let around = |guards: &mut Guards<P::Storage>| Some((guards.around(address)?.clone(), guards.frees));
         let (block, frees) = self.with_guards(around)?;
@@ -40,13 +40,13 @@ impl<P: Platform> Paging<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Explains an address in a block of the heap in `slot`, or in free memory behind a block.
-    /// `None` where no block is.
+    /// Explains an address in a block of the heap in `slot`, or in free memory right after a block.
+    /// Returns `None` if there is no block.
     pub(crate) fn explain(&self, sites: &CallSites<P::Lock>, slot: u32, address: DevicePtr) -> Option<Explanation> {
         let mut heap = self.slots.get(slot)?.heap.lock();
         let around = heap.containing(address)?;
         let in_free_memory = heap.blocks[around].state == State::Free;
-        // A kernel that goes beyond a block comes to the free block behind.
+        // A kernel that runs past the end of a block reaches the free block after it.
         let block = if in_free_memory { heap.blocks[around].prev } else { around };
         if block == NONE {
             return None;

@@ -1,8 +1,8 @@
-//! What is written to blocks: cleared or filled when new or freed, and a canary behind the
+//! Writes to blocks: clears or fills them when they are new or freed, and writes a canary after the
 //! requested bytes.
 //!
 //! ```text
-//! block   | requested bytes | canary, 512 to 1,023 bytes |
+//! block   | requested bytes | canary, at most 1,024 bytes |
 //! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for later requests
 //! ```
 //!
@@ -23,22 +23,22 @@ use crate::heap::block::BlockEntry;
 use crate::heap::home_pages::HomePage;
 use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId, UNIT};
 
-/// The value of the bytes behind the requested ones.
+/// The value of the bytes after the requested ones.
 const CANARY: u8 = 0xCB;
 
-/// The greatest number of bytes behind the requested ones that are checked: the margin, and what a
-/// unit is rounded up by.
+/// The greatest number of bytes after the requested ones that are checked: the margin, and the most
+/// that rounding up to a unit adds.
 const CHECKED: usize = 1024;
 
 const _: () = assert!(CHECKED as u64 >= CANARY_MARGIN + UNIT);
 
-/// Returns how many bytes behind the requested ones of a block are checked.
+/// Returns how many bytes after the requested ones of a block are checked.
 fn checked_bytes(size: u64, requested: u64) -> usize {
     (size - requested).min(CHECKED as u64) as usize
 }
 
 impl DebugLayer {
-    /// Writes what the settings say to a new block of the heap in `slot`, in the order of its
+    /// Writes the values of the settings to a new block of the heap in `slot`, in the order of its
     /// stream.
     ///
     /// # Errors
@@ -67,8 +67,8 @@ impl DebugLayer {
         if canary && slack > 0 { driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
     }
 
-    /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any
-    /// longer. No other call touches the block. A failure of the device shows in its health.
+    /// Checks and fills a pending block of the heap in `slot` that no longer waits for any work. No
+    /// other call touches the block. A failure of the device shows in its health.
     pub(super) fn end_contents<P: Platform>(
         &self,
         Recorder { driver, heaps, history }: Recorder<'_, P>,
@@ -98,32 +98,34 @@ impl DebugLayer {
                 driver.device().on_damage(&explanation);
             }
         }
-        // On a stream that is captured, the graph would fill the block again at each replay.
+        // On a stream that is being captured, the fill would be part of the graph, and each replay
+        // would fill the block again.
         let is_captured = |stream| driver.call(|device| device.is_capturing(stream)) != Ok(false);
         let captured = driver.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
         if let Some(value) = self.filling().on_free.filter(|_| !captured) {
-            // Without a stream that surely exists, the device fills apart, and the call waits.
+            // If no stream is known to exist, the device uses its own one, and the call waits for
+            // the fill.
             let filled = driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
-            // The pages of a guarded block go to other streams.
+            // The pages of a guarded block go to other streams, so the fill must be complete.
             if let Some(stream) = stream.filter(|_| filled.is_ok() && is_guarded(&driver.flags, paging, at)) {
                 let _shown_by_health = driver.call(|device| device.synchronize(stream));
             }
         }
     }
 
-    /// Returns whether something is done with the contents of freed blocks.
+    /// Returns whether freed blocks are checked or filled.
     pub(in crate::arena) fn tends_frees(&self) -> bool {
         self.filling().ends_frees()
     }
 
-    /// Returns the value with which freed memory is filled, if it is.
+    /// Returns the value with which freed memory is filled, if it is filled.
     pub(in crate::arena) fn value_of_freed(&self) -> Option<u8> {
         self.filling().on_free
     }
 
-    /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and
-    /// fills the free memory if some of them have not. The heap's pages are mapped, and it serves
-    /// no request. A failure shows in the health.
+    /// After a park, lets the ends of frees in the heap of `slot` read and write blocks again, and
+    /// fills the free memory if some of them have not done so meanwhile. The heap's pages are
+    /// mapped, and it serves no request. A failure shows in the health of the device.
     pub(in crate::arena) fn end_rest<P: Platform>(&self, driver: &Driver<P::Device>, heaps: &Heaps<P>, slot: u32) {
         let missed = heaps.lock(slot).end_rest();
         let (Some(contents), Some(value)) = (driver.device().contents(), self.value_of_freed()) else {
@@ -138,13 +140,14 @@ impl DebugLayer {
             let next = heaps.lock(slot).next_free(from);
             let Some(block) = next else { return };
             from = block.end();
-            // Apart, and waited for: the next request may be of another stream than the heap's.
+            // This is on no stream of the program, and the call waits, because the next request may
+            // be on another stream than the heap's.
             let _shown_by_health = driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
         }
     }
 
-    /// Writes the canaries of live blocks on a page again, where a park has not kept the contents,
-    /// and waits for the end.
+    /// Writes the canaries of live blocks on a page again, after a park that has not kept the
+    /// contents, and waits for the end.
     pub(in crate::arena) fn renew_canaries<P: Platform>(
         &self,
         driver: &Driver<P::Device>,
@@ -171,7 +174,7 @@ impl DebugLayer {
     }
 }
 
-/// Returns the address of the first overwritten byte among `bytes` from `at` on.
+/// Returns the address of the first overwritten byte among the `bytes` bytes from `at` on.
 fn first_damage<D: DeviceMemory>(
     driver: &Driver<D>,
     contents: &dyn Contents,

@@ -1,5 +1,5 @@
-//! Guarded blocks: each is a segment of its heap, on its own pages, and is unmapped when it is
-//! free.
+//! Guarded blocks: each is a segment of its heap, at its own addresses, which are unmapped when it
+//! is free.
 //!
 //! ```text
 //! request ─ its turn ─▶ obtain_guarded ─▶ a segment with one block, which its own stream "uses"
@@ -29,20 +29,20 @@ use crate::trace::{Action, CallSite};
 use crate::units::{DevicePtr, MAX_REQUEST, NO_STREAM, StreamId};
 
 impl DebugLayer {
-    /// Returns whether the next request is to get a guarded block.
+    /// Returns whether the next request should get a guarded block.
     fn is_next_due(&self) -> bool {
         self.guard() != Guard::Off && self.since.load(Ordering::Relaxed) + 1 >= self.guard().interval()
     }
 
-    /// Counts a request for `bytes`, if blocks are guarded. Returns whether the request is to get a
-    /// guarded block.
+    /// Counts a request for `bytes`, if blocks are guarded. Returns whether the request should get
+    /// a guarded block.
     pub(in crate::arena) fn is_due(&self, flags: &Flags, bytes: u64) -> bool {
         if !flags.has(flags::GUARDED) {
             return false;
         }
         let since = self.since.fetch_add(1, Ordering::Relaxed) + 1;
-        // Of threads that count at once, each may find the interval exceeded. The last one starts
-        // again from 0.
+        // If several threads count at once, each of them may find that the interval is exceeded.
+        // The last one starts again from 0.
         let due = since >= self.guard().interval();
         if due {
             self.since.store(0, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl DebugLayer {
         due && bytes <= MAX_REQUEST / 2
     }
 
-    /// Returns whether the request, made now, would get a guarded block, on pages mapped for it.
+    /// Returns whether the request would get a guarded block now, on pages mapped for it.
     pub(in crate::arena) fn would_guard<P: Platform>(&self, held: &Holdings<'_, P>, request: &Request) -> bool {
         let may = held.driver.flags.has(flags::GUARDED) && request.pool == 0 && !request.capturing;
         may && request.bytes <= MAX_REQUEST / 2
@@ -58,8 +58,8 @@ impl DebugLayer {
             && held.mapper().is_some_and(|mapper| mapper.has_room_to_guard(self.guard(), request.size))
     }
 
-    /// Obtains a guarded block. Returns `None` in a private pool, during a capture, and if there is
-    /// no memory for it.
+    /// Obtains a guarded block. Returns `None` in a private pool, during a capture, without virtual
+    /// memory, and if there is no memory for the block.
     pub(in crate::arena) fn obtain_guarded<'w, P: Platform>(
         &self,
         held: &Holdings<'_, P>,
@@ -77,7 +77,7 @@ impl DebugLayer {
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
         let mut at = mapper.map_guarded(self.guard(), request.size, of)?;
         if at.is_none() && held.driver.flags.has(flags::PENDING | flags::ORDERED) {
-            // Pages of blocks that are pending now.
+            // Waits for the pages of guarded blocks that are pending now.
             waiting.wait_for_events()?;
             at = mapper.map_guarded(self.guard(), request.size, of)?;
         }
@@ -91,14 +91,14 @@ impl DebugLayer {
     }
 }
 
-/// Returns whether a guarded block with mapped addresses begins at `at`.
+/// Returns whether a guarded block with mapped addresses starts at `at`.
 pub(super) fn is_guarded<P: Platform>(flags: &Flags, paging: &Paging<P>, at: DevicePtr) -> bool {
     flags.has(flags::GUARDED) && paging.with_guards(|guards| guards.is_mapped(at))
 }
 
 /// Notes what is known of a pending block at its free, if the block is guarded: the call site, and
-/// the streams that were said to use it. Unlocks the heap meanwhile; no other call touches a
-/// pending block. Returns the heap, and the call site.
+/// the streams that were said to use it. Unlocks the heap meanwhile, which is safe because no other
+/// call touches a pending block. Returns the heap, and the call site.
 pub(in crate::arena) fn freed<'a, P: Platform>(
     held: &Holdings<'a, P>,
     heap: HeapGuard<'a, P>,
@@ -110,7 +110,7 @@ pub(in crate::arena) fn freed<'a, P: Platform>(
         return (heap, site);
     }
     drop(heap);
-    // With no lock held: the host may walk the stack of an interpreter.
+    // Asked with no lock held, because the host may walk the stack of an interpreter.
     let site = if site == 0 { held.driver.device().call_site(CallSite::Free) } else { site };
     let mut heap = held.heaps.lock(block.slot);
     let (own, mut next) = (heap.stream, heap.blocks[block.index].uses);
@@ -127,8 +127,9 @@ pub(in crate::arena) fn undo_freed<P: Platform>(flags: &Flags, paging: &Paging<P
     }
 }
 
-/// Keeps a guarded block pending whose free is complete, if the program has its memory pinned:
-/// other blocks at its addresses would not be guarded. Returns whether it was one.
+/// Keeps a guarded block pending although its free is complete, if the program has pinned its
+/// memory: the memory must remain, and other blocks at its addresses would not be guarded. Returns
+/// whether the block is kept.
 pub(super) fn stays_pinned<P: Platform>(held: &Holdings<'_, P>, heap: &mut Heap<P::Storage>, block: u32) -> bool {
     let BlockEntry { addr, segment, .. } = heap.blocks[block];
     let is_pinned = held.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
@@ -139,8 +140,8 @@ pub(super) fn stays_pinned<P: Platform>(held: &Holdings<'_, P>, heap: &mut Heap<
     stays
 }
 
-/// Ends the wait of the guarded block at `at`, the whole of `segment`, for a pin, if the block has
-/// stayed for one and it is over. Returns the block, which may be free now.
+/// Ends the wait of the guarded block at `at` for the end of a pin, if it was kept for a pin that
+/// is over. The block is the whole of `segment`. Returns the block, which may be free now.
 pub(in crate::arena) fn end_pin<P: Platform>(
     flags: &Flags,
     paging: &Paging<P>,
@@ -201,7 +202,7 @@ fn publish_guarded<P: Platform>(held: &Holdings<'_, P>, request: &Request, at: D
     held.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, at, size));
     let segment = heap.add_segment(at, size, size, &slot.counters);
     let mut served = heap.allocate_from(segment.value, size, request.bytes, &slot.counters);
-    // The use that sends the free to the waits.
+    // Because of this use, the free goes to the waits.
     heap.uses().add_own(segment.value, held.driver.may_use(request.stream, NO_STREAM));
     held.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
     drop(heap);

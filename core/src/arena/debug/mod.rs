@@ -6,10 +6,10 @@
 //! free ─ with uses ─▶ freed: what is known is noted ─▶ the waits ─▶ completed: checked, filled, unmapped
 //! ```
 //!
-//! Requests and frees come here while a flag of [`flags::DEBUG`] is set. Which of the parts a block
-//! needs is decided here, off the fast paths. Each block that a part cares about has a use by its
-//! own stream, so the free goes the way of blocks that several streams use, and ends in
-//! [`completed`](DebugLayer::completed). Blocks of plans are left out.
+//! Requests and frees come here while a flag of [`flags::DEBUG`] is set. This is where it is
+//! decided which of the parts a block needs, off the fast paths. Each block that a part handles has
+//! a use by its own stream, so its free takes the same way as that of a block used by several
+//! streams, and ends in [`completed`](DebugLayer::completed). Blocks of plans are left out.
 
 mod explain;
 mod filling;
@@ -34,20 +34,20 @@ use crate::sync::{AtomicU32, impl_empty};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use spin::Once;
 
-/// What the debug layer of a device does.
+/// The debug layer of a device: its settings, and a count of requests.
 #[derive(Debug)]
 pub(crate) struct DebugLayer {
-    /// Which requests get a guarded block, and what is written to blocks. Set by the start, and
+    /// Which requests get a guarded block, and what is written to blocks. Set at the start, and
     /// never changed.
     set: Once<(Guard, Filling)>,
-    /// Number of requests since the last guarded block.
+    /// The number of requests since the last guarded block.
     since: AtomicU32,
 }
 
 impl_empty! { DebugLayer { set: Once::new(), since } }
 
 impl DebugLayer {
-    /// Sets what the configuration says.
+    /// Takes the settings from the configuration.
     pub(super) fn start(&self, flags: &Flags, config: &Config) {
         self.set.call_once(|| (config.guard(), config.filling()));
         self.watch_frees(flags, false);
@@ -60,8 +60,8 @@ impl DebugLayer {
         Self { set, since: AtomicU32::new(self.since.load(Ordering::Relaxed)) }
     }
 
-    /// Sets whether the own stream of each block counts as a use. It always does where blocks are
-    /// filled.
+    /// Sets whether the own stream of each block counts as a use. It always does if blocks are
+    /// filled or have a canary.
     pub(crate) fn watch_frees(&self, flags: &Flags, on: bool) {
         flags.set(flags::WATCHED, on || self.filling() != Filling::NOTHING);
     }
@@ -95,9 +95,9 @@ impl DebugLayer {
         self.fill_new(held.driver, held.heaps, slot, ptr, bytes, stream)
     }
 
-    /// Frees a pending block for which no work is waited for any longer, once its contents are
-    /// checked and filled. A guarded block is unmapped, unless it stays for a pin. Unlocks the
-    /// heap. Returns whether the block is free.
+    /// Frees a pending block that no longer waits for any work, after its contents are checked and
+    /// filled. A guarded block is unmapped, unless it is kept for a pin. Unlocks the heap. Returns
+    /// whether the block is free.
     pub(super) fn completed<'a, P: Platform>(
         &self,
         held: &Holdings<'a, P>,
@@ -110,18 +110,19 @@ impl DebugLayer {
             return false;
         }
         if held.driver.flags.has(flags::WATCHED) && self.tends_frees() && heap.pool == 0 {
-            // The block stays pending for this thread, which calls the device without the lock.
+            // The block remains pending for this thread, which calls the device without the lock.
             heap.uses().hold(index);
             drop(heap);
             self.end_contents(held.recorder(), held.paging, slot, index);
             heap = held.heaps.lock(slot);
             heap.uses().end_waits(index, 1);
         }
-        // Under the lock under which the block becomes free: no request finds the block.
+        // Removed under the same lock under which it becomes free, so that no request finds the
+        // block.
         let guarded = held.end_pending(heap, block, |heap| remove_guarded(held, slot, heap, index));
         if let Some(at) = guarded {
-            // The free has succeeded: the leaked bytes count a failure, and the health of the
-            // context shows a loss.
+            // The free has succeeded, whatever happens here: the leaked bytes count a failure, and
+            // the health of the context shows a loss.
             let _counted = held.release_guarded(at, None);
         }
         true
@@ -129,7 +130,7 @@ impl DebugLayer {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the heap of the live block at `ptr`. `None` for a block of a plan.
+    /// Returns the heap of the live block at `ptr`, or `None` for a block of a plan.
     pub(super) fn owner_of(&self, pages: &OwnerMap<P>, ptr: DevicePtr) -> Option<HeapRef> {
         match pages.owner(ptr) {
             Owner::Heap(owner) => Some(owner),
@@ -142,7 +143,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Lets the free of the block at `ptr`, of the heap in `slot`, wait for the block's own stream,
-    /// too. Without an entry for the use, the free is complete at once.
+    /// too. If there is no room for the use, the free is complete at once.
     fn watch(&self, driver: &Driver<P::Device>, slot: u32, ptr: DevicePtr) {
         let mut heap = self.lock(slot);
         let reports_end = driver.may_use(heap.stream, NO_STREAM);
