@@ -34,7 +34,7 @@
 //! The target needs 64-bit atomic operations.
 //!
 //! # Layers
-//! A module uses only modules on lines further down.
+//! A module uses only modules on lower lines.
 //!
 //! ```text
 //! allocator             what programs call, for any number of devices
@@ -120,10 +120,10 @@ pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, Par
 pub use arena::paging::ranges::Reservation;
 pub use arena::request::Forecast;
 pub use arena::tuning::{TuneReport, TuneStage};
-/// The core's own tables, for the records of a policy of your own.
+/// The core's own tables, for the records of a policy that you write.
 ///
-/// An entry is a number, and room is made ahead: a table without room refuses before anything
-/// changes.
+/// An entry is a number, and room is made in advance, so a table without room refuses before
+/// anything changes.
 pub mod records {
     pub use crate::tables::Table;
     pub use crate::tables::hash_index::{HashIndex, Indexed};
@@ -161,7 +161,7 @@ pub mod ladder {
     pub use crate::arena::ladder::{Step, steps};
 }
 
-/// Rounds sizes and chooses segment lengths as the allocator does, for programs which predict both.
+/// Rounds sizes and chooses segment lengths as the allocator does, for programs that predict both.
 pub mod rounding {
     pub use crate::arena::policy::segment_size;
     pub use crate::config::rounding::*;

@@ -1,4 +1,4 @@
-//! Errors of settings. An error borrows nothing from the parsed string.
+//! The errors of settings. An error borrows nothing from the parsed string.
 
 use super::policy::Policy;
 use super::suballocation::Policies;
@@ -8,8 +8,8 @@ use core::ops::RangeInclusive;
 /// The number of bytes of the offending text that an error keeps. The longest key has 36.
 pub const WORD_BYTES: usize = 48;
 
-/// The reason why a configuration was refused. The configuration is unchanged then. The message
-/// names the keys or values that are accepted, or a similar key.
+/// The reason why a configuration was refused. The configuration is unchanged. The message names
+/// the keys or values that are accepted, or a similar key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -65,7 +65,7 @@ pub enum Accepted {
     },
     /// The name of a policy.
     Policy {
-        /// Only of a possible fallback of the planned policy.
+        /// Whether only policies are accepted that can be the fallback of the planned policy.
         fallback: bool,
         /// The policies of the host.
         policies: Policies,
@@ -97,8 +97,8 @@ impl Word {
 
     /// Appends a character, unless the text is cut.
     pub(super) fn push(&mut self, c: char) {
-        // Once cut, always cut: a shorter character must not be appended after one that did not
-        // fit.
+        // Once the text is cut, it remains cut: a shorter character must not be appended after one
+        // that did not fit.
         self.cut = self.cut || self.text.push(c).is_err();
     }
 

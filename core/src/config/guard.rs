@@ -1,5 +1,5 @@
-//! The blocks that get their own pages, so that a use after the free or beyond the end faults
-//! (`guard`), and what is written to blocks.
+//! The settings that find errors of a program: blocks with their own addresses, where a use after
+//! the free or beyond the end faults (`guard`), and values that are written to blocks.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -14,18 +14,18 @@ pub enum Guard {
     /// No block.
     #[default]
     Off,
-    /// Every block. Blocks of at most half a page share physical pages, each at its own addresses:
-    /// a use after the free faults, and an overrun faults only from larger blocks.
+    /// Every block. Blocks of at most half a page share physical pages, but each has its own
+    /// addresses. A use after the free faults. An overrun faults only from larger blocks.
     All,
-    /// Every block, at the end of its own physical pages: an overrun faults, too.
+    /// Every block, at the end of its own physical pages, so that an overrun faults, too.
     After,
-    /// Every block, at the start of its own physical pages: an underrun faults, too.
+    /// Every block, at the start of its own physical pages, so that an underrun faults, too.
     Before,
     /// One block in this number, as with [`After`](Self::After).
     Sampled(NonZeroU32),
 }
 
-/// What is written to blocks (`zero`, `pattern`, `canary`).
+/// The values that are written to blocks (`zero`, `pattern`, `canary`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Filling {
@@ -42,18 +42,17 @@ impl Filling {
     /// Nothing is written.
     pub(crate) const NOTHING: Self = Self { on_alloc: None, on_free: None, canary: false };
 
-    /// Returns whether something is done at the end of a free.
+    /// Returns whether a block is filled or checked at the end of its free.
     pub(crate) fn ends_frees(self) -> bool {
         self.on_free.is_some() || self.canary
     }
 }
 
-/// Bytes of a block beyond its request that are a canary at least, where blocks have a margin for
-/// it. Requests are mostly a whole number of units, so without a margin most blocks would have no
-/// canary.
+/// The least number of bytes after the request that are a canary, if blocks have a margin for it.
+/// Most requests are a whole number of units, so without a margin most blocks would have no canary.
 pub(crate) const CANARY_MARGIN: u64 = 512;
 
-/// When blocks are cleared (`zero`).
+/// The moment at which blocks are cleared (`zero`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Zero {
     /// Never.
@@ -95,7 +94,7 @@ impl Guard {
         }
     }
 
-    /// Returns how many requests come to one guarded block; 0 without guards.
+    /// Returns the number of requests of which one gets a guarded block; 0 without guards.
     pub(crate) fn interval(self) -> u32 {
         match self {
             Self::Off => 0,

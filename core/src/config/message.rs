@@ -1,5 +1,5 @@
-//! Messages of configuration errors. They propose a key for a mistyped one, and list the keys that
-//! a policy accepts.
+//! Writes the messages of configuration errors. They propose a key for a mistyped one, and list the
+//! keys that a policy accepts.
 
 use super::error::{Accepted, ConfigError, WORD_BYTES};
 use super::policy::Policy;
@@ -24,7 +24,7 @@ const LIST: &str = "docs/configuration.md";
 const IN_CRATE: [&str; 3] = ["buddy", "size_class", "slab"];
 const POLICIES_CRATE: &str = "cachalot-policies";
 
-/// Iterates over the settings of the core and of a host's policies.
+/// Iterates over the settings of the core and of the host's policies.
 fn settings(policies: Policies) -> impl Iterator<Item = SettingReference> {
     REFERENCE.into_iter().copied().chain(policies.settings())
 }
@@ -41,14 +41,14 @@ fn keys_of(policy: Policy) -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the key that `word` was most likely meant to be: a key that starts with `word`, or else
-/// the key with the fewest differences. `None` if a third of the key or more differs.
+/// the key with the fewest differences. Returns `None` if a third of the key or more differs.
 fn nearest(policies: Policies, word: &str) -> Option<&'static str> {
     nearest_of(settings(policies).map(|setting| setting.key), word)
 }
 
 /// Returns the name that `word` was most likely meant to be, by the rules for keys: the one that
-/// starts with `word`, or else the one with the fewest differences. `None` if a third of the name
-/// or more differs.
+/// starts with `word`, or else the one with the fewest differences. Returns `None` if a third of
+/// the name or more differs.
 pub fn nearest_of<'a>(names: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let keys = names.map(|name| (name, differences(word, name)));
     let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
@@ -57,13 +57,13 @@ pub fn nearest_of<'a>(names: impl Iterator<Item = &'a str>, word: &str) -> Optio
         .map(|(key, _)| key)
 }
 
-/// The least number of bytes for which the start of a key is enough.
+/// The least number of bytes of the start of a key that are enough to propose this key.
 const LEAST_BEGINNING: usize = 4;
 
 /// Returns the Levenshtein distance of two texts in bytes: the least number of insertions,
 /// deletions and replacements that change one into the other. Only the first [`WORD_BYTES`] bytes
 /// of `to` count.
-// `strsim` and its like need the host's heap.
+// Written here because crates like `strsim` need the host's heap.
 fn differences(from: &str, to: &str) -> usize {
     // `row[i]` is the distance of the part of `from` read so far to the first `i` bytes of `to`.
     let mut row: [usize; WORD_BYTES + 1] = core::array::from_fn(|index| index);
@@ -108,7 +108,7 @@ impl fmt::Display for ConfigError {
             }
             Self::Value { key, value, accepted } => {
                 write!(f, "{key} does not take `{value}`")?;
-                // A name that is spelled right is refused for another reason.
+                // A name that is spelled correctly is refused for another reason.
                 if let Accepted::Policy { policies, .. } = accepted
                     && let Some(meant) = nearest_of(policies.names(), value.as_str())
                     && meant != value.as_str()

@@ -1,9 +1,9 @@
-//! Settings of the allocator, as a value ([`Config`]) and in `PyTorch`'s string form.
+//! The settings of an allocator, as a value ([`Config`]) and in `PyTorch`'s string form.
 //!
 //! # Settings
 //! The policy `planned` accepts the keys of its fallback as well. [`REFERENCE`] has this table as
-//! values, without the keys of `buddy`, `size_class` and `slab`, which are in the crate
-//! `cachalot-policies`.
+//! values, but not the keys of `buddy`, `size_class` and `slab`, because these policies are in the
+//! crate `cachalot-policies`.
 //!
 #![doc = include_str!("settings.md")]
 
@@ -41,7 +41,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use setting::Exact;
 
-/// The largest size that can be set, in MiB: the allocator's own limit, so the sum of two
+/// The largest size that can be set, in MiB. It is the allocator's own limit, so the sum of two
 /// sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
 
@@ -114,11 +114,11 @@ impl Config {
 
     /// Applies settings at run time, with `PyTorch`'s rules. `max_split_size_mb`,
     /// `max_non_split_rounding_mb`, `garbage_collection_threshold` and `roundup_power2_divisions`
-    /// fall back to their defaults unless `text` names them. Every other setting stays unless
-    /// named. The policy and its options cannot change.
+    /// return to their defaults unless `text` names them. Every other setting remains as it is
+    /// unless `text` names it. The policy and its options cannot change.
     ///
     /// # Errors
-    /// [`ConfigError`] at the first mistake. The configuration is unchanged then.
+    /// [`ConfigError`] at the first mistake. In this case the configuration is unchanged.
     pub fn update(&mut self, text: &str) -> Result<(), ConfigError> {
         let mut next = self.clone();
         next.max_split_size = u64::MAX;
@@ -188,23 +188,23 @@ impl Config {
     }
 
     /// Returns the bytes that each block has beyond its request for a canary, before it is rounded.
-    /// None under `guard:after`, because its blocks end with their pages.
+    /// There are none under `guard:after`, because there a block ends where its pages end.
     pub(crate) const fn canary_margin(&self) -> u64 {
         if self.canary && !matches!(self.guard, Guard::After) { CANARY_MARGIN } else { 0 }
     }
 
     /// Returns the part of the time that the driver may take for giving idle memory back and
     /// obtaining it again (`reclaim_budget`), if [`maintain`](crate::Pages::maintain) gives memory
-    /// back by what it is worth (`reclaim:auto`). `None`: it does not.
+    /// back by what it is worth (`reclaim:auto`). Returns `None` if it does not.
     #[must_use]
     pub fn reclaim(&self) -> Option<f64> {
         self.reclaim.then_some(self.reclaim_budget)
     }
 
-    /// Returns the value of a key that is checked and passed on, and has no effect: in the unit of
-    /// the key, and 1 for `True`. `None` for the default, for every other key, and for
-    /// `expandable_segments_reserve_by_class`, which has no number. Only a string can set such a
-    /// key.
+    /// Returns the value of a key that is checked and passed on, but has no effect. The value is in
+    /// the unit of the key, and 1 for `True`. Returns `None` for the default, for every other key,
+    /// and for `expandable_segments_reserve_by_class`, because its value is no number. Only a
+    /// string can set such a key.
     #[must_use]
     pub fn passed_on(&self, key: &str) -> Option<u64> {
         self.passed_on.number(key)
@@ -228,7 +228,8 @@ impl Config {
     /// before setting the two sizes that must not be smaller.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] unless more than 10 MiB and at most `max_split_size_mb`.
+    /// [`ConfigError::Value`] unless the size is more than 10 MiB and at most `max_split_size_mb`,
+    /// or 1 EiB if that has no limit.
     pub fn set_large_segment_size_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
         let bytes = in_range("large_segment_size_mb", mib, self.segment_range_mib())?;
         self.large_segment_size = bytes;
@@ -307,7 +308,8 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the values that `large_segment_size_mb` may take while `max_split_size_mb` stays.
+    /// Returns the values that `large_segment_size_mb` may take with the present
+    /// `max_split_size_mb`.
     fn segment_range_mib(&self) -> RangeInclusive<u64> {
         OWN_SEGMENT_MIN / MIB + 1..=(self.max_split_size / MIB).min(MOST_MIB)
     }

@@ -22,8 +22,8 @@ impl fmt::Display for Note {
     }
 }
 
-/// When a key that is set has no effect. `limited` says whether a memory limit is set outside of
-/// the configuration.
+/// A note, and the condition under which the key, although it is set, has no effect. `limited` says
+/// whether a memory limit is set outside the configuration.
 struct Conditional {
     note: Note,
     applies: fn(config: &Config, limited: bool) -> bool,
@@ -39,19 +39,19 @@ fn is_limited(config: &Config, limited: bool) -> bool {
     limited || config.per_process_memory_fraction < 1.0
 }
 
-/// Whether `max_non_split_rounding_mb` is not the default.
+/// Returns whether `max_non_split_rounding_mb` is not the default.
 fn sets_rounding(config: &Config) -> bool {
     config.max_non_split_rounding != config.large_segment_size
 }
 
-/// Whether `max_split_size_mb` is not active on the pages of expandable segments, the memory of
-/// every ordinary pool.
+/// Returns whether `max_split_size_mb` has no effect because the memory of every ordinary pool is
+/// on pages of expandable segments.
 fn splits_any(config: &Config) -> bool {
     config.expandable_segments && !config.parity
 }
 
-/// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with
-/// and without the key.
+/// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each note with
+/// programs that run with and without the key.
 static NOTES: [Conditional; 15] = [
     note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
@@ -62,7 +62,8 @@ static NOTES: [Conditional; 15] = [
     note(
         "exact_segments",
         "without a memory limit, expandable segments grow by pages of one size",
-        // Below a limit, a request needs room for a segment of the size that the key decides.
+        // With a limit, a request needs room for a segment, and the key decides the size of this
+        // segment.
         |config, limited| {
             let refuses = is_limited(config, limited) || config.throw_on_device_oom;
             config.exact_segments && config.expandable_segments && !refuses
@@ -96,7 +97,7 @@ static NOTES: [Conditional; 15] = [
     note(
         "large_segment_size_mb",
         "with `exact_segments:True`, each block above 1 MiB gets a segment of its own size",
-        // Pages of expandable segments have this size, and it bounds the waste in oversize blocks.
+        // Pages of expandable segments have this size, and it limits the waste in oversize blocks.
         |config, _| {
             let is_used = config.expandable_segments || config.max_split_size().is_some();
             config.large_segment_size != LARGE_SEGMENT && config.exact_segments && !is_used
@@ -128,8 +129,9 @@ impl Config {
     /// not the default, so a string that names the default has no note. `limited` says whether a
     /// memory limit is set by other means than `per_process_memory_fraction`.
     ///
-    /// The notes are about a device with virtual memory, and about pools without a tag and without
-    /// segments of the program. Under `tune:auto` they hold until a search changes the settings.
+    /// The notes apply to a device with virtual memory, and to pools without a tag and without
+    /// segments of the program. Under `tune:auto` they are true until a search changes the
+    /// settings.
     ///
     /// ```
     /// let config = cachalot_core::Config::parse("compact:0.05,expandable_segments:True")?;

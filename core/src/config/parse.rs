@@ -1,4 +1,4 @@
-//! The parser of `PyTorch`'s syntax of settings, and of the forms of values.
+//! Parses `PyTorch`'s syntax of settings, and the forms of values.
 //!
 //! ```text
 //! config = [ entry { "," entry } ]      entry = key ":" value      value = word | "[" config "]"
@@ -32,7 +32,8 @@ pub(super) fn for_each_entry<'a>(
             Token::Word(word) => word,
             other => return Err(other.instead_of("a key", after)),
         };
-        // No key contains `=`: the mistake is the separator, and not the key. Names in lists may.
+        // No key contains `=`, so the mistake is the separator and not the key. Names in lists may
+        // contain it.
         if within.is_empty()
             && let Some((key, _)) = name.as_str().split_once('=')
         {
@@ -144,7 +145,8 @@ impl<'a> Lexer<'a> {
         word
     }
 
-    /// Reads the text before the next `]`, and skips the bracket. `None` if there is no bracket.
+    /// Reads the text before the next `]`, and skips the bracket. Returns `None` if there is no
+    /// bracket.
     fn list(&mut self) -> Option<&'a str> {
         let (list, rest) = self.rest.split_once(']')?;
         self.rest = rest;
@@ -172,14 +174,15 @@ impl Value<'_> {
     /// Returns the error of this value for `key`.
     pub(super) fn refused(&self, key: &'static str, accepted: Accepted) -> ConfigError {
         let value = match self {
-            // Not through `Display`: the clone remembers whether the word was cut.
+            // A clone remembers whether the word was cut; `Display` does not.
             Self::Word(word) => word.clone(),
             Self::List(_) => Word::of(self),
         };
         ConfigError::Value { key, value, accepted }
     }
 
-    /// Returns the text of a word; `None` for a list, and for a word too long to be valid.
+    /// Returns the text of a word. Returns `None` for a list, and for a word that is too long to be
+    /// valid.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Word(word) => word.whole(),
@@ -215,8 +218,8 @@ impl Value<'_> {
         at.ok_or_else(|| self.refused(key, accepted))
     }
 
-    /// Parses a reserve: a number followed by G in GiB, else a fraction of the device. The setter
-    /// checks the sign.
+    /// Parses a reserve: a number followed by G is in GiB, and any other number is a fraction of
+    /// the device. The setter checks the sign.
     pub(super) fn reserve(&self, key: &'static str) -> Result<Reserve, ConfigError> {
         let text = self.text().unwrap_or_default();
         let (number, reserve): (&str, fn(f64) -> Reserve) = match text.strip_suffix(['G', 'g']) {
@@ -271,7 +274,7 @@ fn divisions_of_intervals(key: &'static str, list: &str) -> Result<[u32; INTERVA
 }
 
 /// Returns the index of the interval that starts at a size in MiB. Sizes beyond the last interval
-/// count as the last, as in `PyTorch`.
+/// belong to the last one, as in `PyTorch`.
 fn interval_index(mib: &Word) -> Option<usize> {
     let mib: u64 = mib.whole()?.parse().ok()?;
     mib.is_power_of_two().then(|| (mib.ilog2() as usize).min(INTERVALS - 1))

@@ -1,4 +1,4 @@
-//! Keys without effect: checked as `PyTorch` checks them, kept, and written again.
+//! Keys that have no effect. They are checked as `PyTorch` checks them, kept, and written again.
 
 use super::error::{Accepted, ConfigError, Word};
 use super::parse::{Value, for_each_entry};
@@ -25,7 +25,7 @@ pub(super) enum Form {
     Flag,
     /// A number of threads.
     Threads,
-    /// A number of MiB, at least this.
+    /// A number of MiB, which is at least this one.
     Mebibytes(u64),
 }
 
@@ -52,7 +52,7 @@ impl PassedOn {
         Self { numbers: LinearMap::new(), classes: LinearMap::new() }
     }
 
-    /// Checks a number, named by `key`, and keeps the number under the key `kept`.
+    /// Checks the number of the key `key`, and keeps it under the key `kept`.
     pub(super) fn read(
         &mut self,
         kept: &'static str,
@@ -92,7 +92,7 @@ impl PassedOn {
         )
     }
 
-    /// Returns the number of a key, unless the number is the default.
+    /// Returns the number of a key, unless it is the default.
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         self.numbers.get(key).copied()
     }

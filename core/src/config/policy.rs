@@ -1,4 +1,4 @@
-//! Policies: the rules of placement, by name and with their options.
+//! The policies: the rules of placement, by name and with their options.
 
 use super::error::Accepted;
 use super::rounding::PoolKind;
@@ -13,10 +13,11 @@ use core::fmt;
 const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
 const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 
-/// Declares the core's own policies: each with the options, if any, and the name.
+/// Declares the core's own policies: each with its options, if it has any, and its name.
 macro_rules! policies {
     ($($(#[$doc:meta])* $Policy:ident $(($options:ident: $Options:ident))? = $name:literal,)*) => {
-        /// The rules by which an allocator places blocks. Chosen at creation; they never change.
+        /// The rules by which an allocator places blocks. They are chosen at its creation, and
+        /// never change.
         #[derive(Clone, Copy, PartialEq, Eq, Default)]
         pub enum Policy {
             $($(#[$doc])* $Policy $(($Options))?,)*
@@ -80,15 +81,15 @@ policies! {
     /// TensorFlow's and XLA's best fit with coalescing.
     Bfc(bfc: Bfc) = "bfc",
     /// Best fit over pages of virtual memory, which move from holes to where a request needs them.
-    /// Memory reserved stays within a budget over the peak of live memory. A device without virtual
-    /// memory is served as under [`Caching`](Self::Caching).
+    /// The memory reserved remains within a budget above the peak of live memory. A device without
+    /// virtual memory is served as under [`Caching`](Self::Caching).
     Stitched(stitched: Stitched) = "stitched",
-    /// Each request allocates from the device, and each free releases to the device. For debugging
-    /// with memory checkers, in the order of each request's stream if the device can.
+    /// Each request allocates from the device, and each free releases to the device, in the order
+    /// of the request's stream if the device can do so. This is for debugging with memory checkers.
     Direct = "direct",
 }
 
-/// The name of the planned policy, which has another policy as fallback: see [`Planned`].
+/// The name of the planned policy, which has another policy as its fallback: see [`Planned`].
 pub const PLANNED: &str = "planned";
 
 /// The names of the core's own policies, as `policy:NAME` and the C ABI spell them.
@@ -146,8 +147,8 @@ settings! {
         .writes(|config, out| out.some(Some(config.policy)))
         .effect("The policy for all requests outside of the plan. The keys of the fallback are accepted as well.");
 
-    /// How long a planning thread looks for a better plan, in milliseconds (`plan_deadline_ms`).
-    /// Default 2000.
+    /// The time for which a planning thread searches for a better plan, in milliseconds
+    /// (`plan_deadline_ms`). Default 2000.
     plan_deadline_ms: u64 = 2000;
     row whole("plan_deadline_ms", Value("2000"), "500", MILLISECONDS, |config| {
         &mut config.planned.get_or_insert(Planned::DEFAULT).plan_deadline_ms
@@ -160,15 +161,15 @@ settings! {
     /// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
     ///
     /// Sizes are multiples of 256 bytes. All requests of a stream share a pool. A request gets the
-    /// smallest free block that fits; of several, the block at the lowest address. The block is
-    /// split if it is at least twice as large as the request, or if more than
+    /// smallest free block that fits, and of several such blocks the one at the lowest address. The
+    /// block is split if it is at least twice as large as the request, or if more than
     /// `max_internal_fragmentation` would be wasted. Segments (TensorFlow's *regions*) double in
     /// size.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Bfc with pub fields;
 
-    /// Segments begin with `first_region` and double. Without growth, the first segment takes
-    /// everything up to the limit (`allow_growth`).
+    /// Segments start with the size `first_region` and double. Without growth, the first segment
+    /// takes everything up to the limit (`allow_growth`).
     allow_growth: bool = true;
     row flag("allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
         "Segments start at `first_region_mb` and double. With `False`, the first segment takes everything up to \
@@ -201,9 +202,9 @@ settings! {
         .of(&["bfc"])
         .effect("Wholly free segments are released for a request without any other memory.");
 
-    /// How long a failing request waits for other threads to free memory, in milliseconds
-    /// (`retry_ms`). The device's [`pause`](crate::Host::pause) may end the wait. Default
-    /// 0; TensorFlow's is 10,000.
+    /// The time for which a failing request waits until other threads free memory, in milliseconds
+    /// (`retry_ms`). The device's [`pause`](crate::Host::pause) may end the wait. Default 0;
+    /// TensorFlow's is 10,000.
     retry_ms: u64 = 0;
     row whole("retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
         .of(&["bfc"])
@@ -220,9 +221,9 @@ settings! {
     pub struct Stitched with pub fields;
 
     /// New memory is allocated while the memory held exceeds the peak of live memory by at most
-    /// this many ten-thousandths of the peak (`slack`, a fraction). Beyond, free pages move first.
-    /// Default 120, which is 1.2 %: with more, the memory held is larger by the difference; with
-    /// less, pages move so often that parts of them are in use everywhere, and more memory is
+    /// this many ten-thousandths of the peak (`slack`, a fraction). Beyond this, free pages move
+    /// first. Default 120, which is 1.2 %. With more, the memory held is larger by the difference.
+    /// With less, pages move so often that parts of them are in use everywhere, and more memory is
     /// needed in the end (measured on recorded programs, 0.5 to 5 %).
     slack: u32 = 120;
     row setting("slack", Value("0.012"), "0.05")
@@ -244,10 +245,10 @@ settings! {
              where a request needs them.",
         );
 
-    /// A request spends about this long in mapping, in microseconds (`max_stall_us`). A request
-    /// that would take longer allocates up to 1 % of the peak of live memory beyond the slack,
-    /// which [`maintain`](crate::Pages::maintain) gives back; if that does not suffice, the request
-    /// takes longer. Default 2,000.
+    /// About the longest time that a request spends on mapping pages, in microseconds
+    /// (`max_stall_us`). A request that would take longer allocates up to 1 % of the peak of live
+    /// memory beyond the slack, which [`maintain`](crate::Pages::maintain) gives back. If this is
+    /// not enough, the request takes longer. Default 2,000.
     max_stall_us: u32 = 2000;
     row setting("max_stall_us", Value("2000"), "500")
         .of(&["stitched"])
@@ -269,8 +270,8 @@ settings! {
         .of(&["stitched"])
         .effect("No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.");
 
-    /// A page moves only after the work that used the page is complete (`completed_pages_only`).
-    /// Programs with programmatic dependent launch or persistent kernels need it: a kernel that is
+    /// A page moves only after the work that used it is complete (`completed_pages_only`). Programs
+    /// with programmatic dependent launch or persistent kernels need this, because a kernel that is
     /// resident before another one ends may see stale data through a second mapping. Default off.
     completed_pages_only: bool = false;
     row flag("completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
@@ -282,7 +283,7 @@ settings! {
 }
 
 impl Stitched {
-    /// What [`slack`](Self::slack) counts in: this many parts are the whole peak.
+    /// The unit of [`slack`](Self::slack): this many parts are the whole peak.
     pub const SLACK_PARTS: u32 = 10_000;
 }
 
@@ -309,8 +310,8 @@ impl Policies {
         own.map(|rules| Suballocated::new(rules).into()).or_else(|| Policy::named(name))
     }
 
-    /// Iterates over the names of all policies, those of the core included. Those of the table
-    /// stand before the ones that need virtual memory or none at all.
+    /// Iterates over the names of all policies, including those of the core. Those of the table
+    /// come after the first two of the core.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         let (first, last) = POLICIES.split_at(2);
         let own = self.rows().iter().map(|rules| rules.name);
@@ -319,7 +320,7 @@ impl Policies {
 }
 
 impl Config {
-    /// Returns the policy named `name`: one of the host's, the present one, or one of the core's.
+    /// Returns the policy named `name`: the present one, or one of the host's or of the core's.
     fn named(&self, name: &str) -> Option<Policy> {
         let present = match self.policy {
             Policy::Suballocated(own) if own.rules.name == name => Some(Suballocated::new(own.rules).into()),
@@ -334,7 +335,7 @@ impl Config {
     }
 }
 
-/// How a policy differs from the others outside its own rules: the answers of every policy stand in
+/// The differences between policies outside their own rules. The answers for every policy are in
 /// one table, [`Policy::traits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -342,19 +343,19 @@ impl Config {
 pub struct Traits {
     /// Free memory is cached. Otherwise each request and each free calls the device.
     pub caches: bool,
-    /// The rules are those of `PyTorch`'s allocator: `decisions` says whether exactly, `tune:auto`
-    /// may change the settings, and pinned host memory has its own settings.
+    /// The rules are those of `PyTorch`'s allocator. `decisions` says whether they are followed
+    /// exactly, `tune:auto` may change the settings, and pinned host memory has its own settings.
     pub follows_pytorch: bool,
     /// `expandable_segments` has an effect, on a device with virtual memory.
     pub expands: bool,
-    /// Each segment of a stream is larger than the segment before.
+    /// Each segment of a stream is larger than the one before.
     pub grows_regions: bool,
-    /// A new segment is cut to what the limit and the device have left.
+    /// A new segment is made shorter if the limit or the device has less memory left.
     pub shrinks_segments: bool,
     /// Pages of virtual memory move between free blocks, and spare pages serve every heap.
     pub moves_pages: bool,
-    /// The heaps in which a sub-allocator divides the segments. Their free neighbours may stay
-    /// apart.
+    /// The kind of heaps in which a sub-allocator divides the segments. There, free neighbours may
+    /// remain separate blocks.
     pub suballocated: Option<PoolKind>,
 }
 

@@ -1,10 +1,10 @@
-//! The list of all settings, sorted by key and in the order of the string form.
+//! Lists of all settings, one sorted by key and one in the order of the string form.
 
 use super::Config;
 use super::policy::{Policy, ROWS_OF_POLICIES};
 use super::setting::SettingReference;
 
-/// Returns a setting by its place in all tables, one after the other.
+/// Returns the setting at a place of all tables, taken one after the other.
 const fn row(mut at: usize) -> Option<&'static SettingReference> {
     let mut table = 0;
     while table <= ROWS_OF_POLICIES.len() {
@@ -43,7 +43,8 @@ pub static REFERENCE: [&SettingReference; COUNT] = {
     sorted
 };
 
-/// Returns whether a key is sorted before another one. `str` has no comparison at compile time.
+/// Returns whether a key is sorted before another one. It exists because `str` cannot be compared
+/// at compile time.
 const fn is_before(key: &str, other: &str) -> bool {
     let (key, other) = (key.as_bytes(), other.as_bytes());
     let mut at = 0;

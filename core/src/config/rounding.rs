@@ -1,18 +1,19 @@
-//! Rounding: from the bytes of a request to the size of its block, its pool, and the size of a new
-//! segment.
+//! Rounds the bytes of a request up to the size of its block, and finds its pool and the size of a
+//! new segment.
 //!
 //! ```text
 //! request ──round_size──▶ size of the block ──PoolKind::of──▶ small │ large
 //!                                  └─────────segment_size──▶ bytes to allocate from the device
 //! ```
 //!
-//! Pure functions: no allocation, no lock, no call to the device. No sum can overflow: a request is
-//! below [`MAX_REQUEST`], 2^60, and no rule more than doubles a size or adds more than 2 MiB.
+//! These are pure functions: no allocation, no lock, no call to the device. No sum can overflow,
+//! because a request is below [`MAX_REQUEST`], 2^60, and no rule more than doubles a size or adds
+//! more than 2 MiB.
 
 use crate::units::{MAX_REQUEST, MIB, UNIT};
 
 /// The largest block size of the small pool, in bytes (`kSmallSize`, `PyTorch` 2.0–2.15). Also the
-/// largest remainder of a large block not worth splitting off.
+/// largest remainder of a large block that is not worth splitting off.
 pub const SMALL_MAX: u64 = MIB;
 
 /// The size of every segment of the small pool, in bytes (`kSmallBuffer`).
@@ -34,15 +35,16 @@ pub const EXACT_STEP: u64 = 4096;
 pub const INTERVALS: usize = 16;
 
 /// Log2 of the first interval's start, in bytes. Interval `i` has the sizes from 2^i MiB up to
-/// 2^(i+1) MiB. The first interval also has all sizes below, and the last all sizes above
-/// (`kRoundUpPowerOfTwoStart`).
+/// 2^(i+1) MiB. The first interval also includes all smaller sizes, and the last one all larger
+/// sizes (`kRoundUpPowerOfTwoStart`).
 const FIRST_INTERVAL_LOG2: u32 = MIB.ilog2();
 
 /// The number of equal steps into which each doubling of the block size is divided, for each of the
 /// [`INTERVALS`].
 ///
-/// With `d` divisions, sizes above `512 × d` are rounded up to a multiple of their power of two
-/// divided by `d`. 0 and 1 both mean plain rounding to [`UNIT`]; they differ only in reports.
+/// With `d` divisions, a size above `512 × d` is rounded up to a multiple of `p / d`, where `p` is
+/// the largest power of two that is not above the size. 0 and 1 both mean plain rounding to
+/// [`UNIT`]; they differ only in reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Divisions {
     /// The divisions of each interval: 0 or a power of two.
@@ -55,8 +57,8 @@ impl Divisions {
     /// No divisions: every size is rounded to [`UNIT`].
     pub const NONE: Self = Self { of_interval: [0; INTERVALS], any: false };
 
-    /// Creates divisions, the first for sizes below 2 MiB. `None` unless each is 0 or a power of
-    /// two.
+    /// Creates divisions, the first for sizes below 2 MiB. Returns `None` unless each is 0 or a
+    /// power of two.
     #[must_use]
     pub fn new(of_interval: [u32; INTERVALS]) -> Option<Self> {
         of_interval
@@ -94,7 +96,7 @@ impl Default for Divisions {
     }
 }
 
-/// A heap's kind of blocks, small or large. The rounded size alone decides.
+/// The kind of blocks in a heap, small or large. Only the rounded size decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PoolKind {
     /// Blocks of at most [`SMALL_MAX`] bytes.
@@ -104,7 +106,7 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
-    /// Returns the kind of a block of `size` bytes, as [`round_size`] returned the size.
+    /// Returns the kind of a block of `size` bytes, a size that [`round_size`] has returned.
     #[inline]
     #[must_use]
     pub const fn of(size: u64) -> Self {
@@ -113,8 +115,8 @@ impl PoolKind {
 }
 
 /// Returns the size in bytes of the block for a request of `bytes`: a positive multiple of
-/// [`UNIT`], at most [`MAX_REQUEST`]. `None` for requests of [`MAX_REQUEST`] and above, which the
-/// allocator refuses.
+/// [`UNIT`], at most [`MAX_REQUEST`]. Returns `None` for requests of [`MAX_REQUEST`] and above,
+/// which the allocator refuses.
 ///
 /// Zero bytes are rounded like one byte. The allocator answers requests of zero bytes without a
 /// block.

@@ -1,4 +1,4 @@
-//! How a setting is declared, and how the value is read and written.
+//! Declares settings, and reads and writes their values.
 
 use super::parse::Value;
 use super::passed_on::{Form, Written};
@@ -9,26 +9,28 @@ use crate::suballoc::{OptionReference, Suballocation};
 use crate::units::MIB;
 use core::fmt::{self, Write as _};
 
-/// A setting: the reference, and how the value is read and written.
+/// A setting: its entry in the reference, and how its value is read and written.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingReference {
     /// The key, as [`Config::parse`] reads it.
     pub key: &'static str,
-    /// The value without the key.
+    /// The value if the key is not set.
     pub default: SettingDefault,
     /// A value accepted by the key.
     pub example: &'static str,
     /// The effect of the setting, in Markdown.
     pub effect: &'static str,
-    /// The policies with the key. [`EVERY`]: all.
+    /// The policies with the key. [`EVERY`] means all of them.
     of: &'static [&'static str],
-    /// The key under which the value is written. Differs from `key` for a second name of a setting.
+    /// The key under which the value is written. It differs from `key` for a second name of a
+    /// setting.
     pub(super) written: &'static str,
-    /// Whether the entry is written after those that are not last.
+    /// Whether the entry is written at the end of the string form.
     pub(super) is_last: bool,
-    /// When the value is read.
+    /// The step in which the value is read.
     pub(super) order: ReadOrder,
-    /// The values under the planned policy, if only the default is accepted there.
+    /// The description of the values under the planned policy, if only the default is accepted
+    /// there.
     unplanned: Option<Accepted>,
     /// Whether the value may be a word, a colon and a number.
     pub(super) takes_number: bool,
@@ -38,51 +40,51 @@ pub struct SettingReference {
 /// The value of a setting that is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingDefault {
-    /// A value accepted by the key as well.
+    /// A value that the key accepts, too.
     Value(&'static str),
-    /// A value without a spelling in the key, described in a few words.
+    /// A value that the key cannot spell, described in a few words.
     Unset(&'static str),
 }
 
-/// When the value of a setting is read. Settings read at one time are read in the order of the
-/// string.
+/// The step in which the value of a setting is read. Settings of one step are read in the order of
+/// the string.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum ReadOrder {
-    /// First: other values are checked against it.
+    /// First, because other values are checked against it.
     First,
-    /// After the settings above, which decide whether it has an effect.
+    /// After the settings of the first step, because they decide whether it has an effect.
     Second,
     /// After both.
     Last,
 }
 
-/// Leads to a part of a configuration.
+/// Returns a part of a configuration.
 type Lens<T> = fn(&mut Config) -> &mut T;
 /// Parses a value and sets it in a configuration.
 type Read = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>;
-/// Writes the value of a configuration without a change.
+/// Writes the value in a configuration, which it does not change.
 type Write = fn(&mut Config, &mut Writer<'_>) -> fmt::Result;
 
-/// How the value of a setting is read and written.
+/// The way to read and write the value of a setting.
 #[derive(Clone, Copy, Debug)]
 enum Access {
-    /// The first word for false, the second for true.
+    /// One of two words: the first means false, and the second means true.
     Choice([&'static str; 2], Accepted, Lens<bool>),
-    /// The least number of MiB; kept in bytes.
+    /// A number of MiB, at least this one. The value is kept in bytes.
     Mebibytes(u64, Lens<u64>),
     /// A whole number.
     Whole(Accepted, Lens<u64>),
     /// The option at a place of a host's policy.
     Option(usize, &'static OptionReference),
-    /// Without effect.
+    /// A value without effect.
     PassedOn(Form),
-    /// By own functions.
+    /// A value with its own functions.
     Own(Read, Write),
 }
 
 /// A value that no key accepts.
 const NO_VALUE: &str = "?";
-/// The most bytes of a policy, a key and a value without a meaning.
+/// The greatest length in bytes of a string with a policy, a key and [`NO_VALUE`].
 const MOST_ENTRIES: usize = 96;
 /// The policy of the row that has the setting.
 const OF_ITS_ROW: &[&str] = &[""];
@@ -90,7 +92,8 @@ const OF_ITS_ROW: &[&str] = &[""];
 /// All policies.
 pub(super) const EVERY: &[&str] = &[];
 
-/// Creates a setting of the caching policy. Unless told how, the value is neither read nor written.
+/// Creates a setting of the caching policy. Until functions are given, the value is neither read
+/// nor written.
 pub(super) const fn setting(key: &'static str, default: SettingDefault, example: &'static str) -> SettingReference {
     let access = Access::Own(|_, _, _| Ok(()), |_, _| Ok(()));
     SettingReference {
@@ -173,9 +176,9 @@ macro_rules! settings {
     };
     (@take [] $($rest:tt)*) => {};
     (@take [$take:ident $from:ident] $([$field:ident $($other:ident)?])*) => {
-        /// Takes the settings of placement from another configuration: all that may change while an
-        /// allocator of the caching policy lives, and that a search for settings varies. Every
-        /// other setting stays.
+        /// Takes the settings of placement from another configuration: all settings that may change
+        /// while an allocator of the caching policy exists, and that a search for settings varies.
+        /// Every other setting remains as it is.
         pub fn $take(&mut self, $from: &Self) {
             $($(self.$field = $other.$field;)?)*
         }
@@ -183,7 +186,7 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// Declares functions for settings whose values are read and written in a common way.
+/// Declares functions for the settings with values that are read and written in a common way.
 macro_rules! constructors {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $Type:ty),*) = $access:expr $(, of $of:expr)?;)*) => {$(
         $(#[$doc])*
@@ -212,7 +215,7 @@ constructors! {
 }
 
 impl SettingReference {
-    /// Changes the policies with the key.
+    /// Sets which policies have the key.
     pub(super) const fn of(mut self, policies: &'static [&'static str]) -> Self {
         self.of = policies;
         self
@@ -224,13 +227,13 @@ impl SettingReference {
         self
     }
 
-    /// Has the entry written at the end of the string form.
+    /// Puts the entry at the end of the string form.
     pub(super) const fn last(mut self) -> Self {
         self.is_last = true;
         self
     }
 
-    /// Changes when the value is read.
+    /// Sets the step in which the value is read.
     pub(super) const fn at(mut self, order: ReadOrder) -> Self {
         self.order = order;
         self
@@ -270,8 +273,8 @@ impl SettingReference {
         self
     }
 
-    /// Returns the policies with the key, of the core and of a table: those that place blocks, or
-    /// else `planned`.
+    /// Iterates over the policies with the key, of the core and of a table: those that place
+    /// blocks, or else `planned`.
     pub fn policies(&self, table: Policies) -> impl Iterator<Item = &'static str> {
         let setting = *self;
         let is_planned = self.of == [PLANNED];
@@ -282,7 +285,8 @@ impl SettingReference {
         table.names().filter(has)
     }
 
-    /// Returns the values that the key accepts, under the first policy that has it.
+    /// Returns the description of the values that the key accepts, under the first policy that has
+    /// it.
     #[must_use]
     pub fn accepted(&self, table: Policies) -> Option<Accepted> {
         let mut text = heapless::String::<MOST_ENTRIES, u8>::new();
@@ -313,7 +317,7 @@ impl SettingReference {
         self.is_of(config.policy) || config.planned.is_some() && self.is_of_name(PLANNED)
     }
 
-    /// Sets a value, which is parsed first. After an error `config` may have changed.
+    /// Parses a value and sets it. After an error `config` may have changed.
     pub(super) fn read(&self, config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError> {
         let key = self.key;
         match self.access {
@@ -406,7 +410,8 @@ impl Writer<'_> {
     }
 }
 
-/// Writes every digit needed to read the number back, with an exponent where there are many zeros.
+/// Writes every digit that is needed to read the number back, with an exponent if there are many
+/// zeros.
 pub(super) struct Exact(pub(super) f64);
 
 impl fmt::Display for Exact {

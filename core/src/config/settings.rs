@@ -1,4 +1,4 @@
-//! How the settings of a string are applied, and how a configuration is written as a string.
+//! Applies the settings of a string, and writes a configuration as a string.
 
 use super::parse::{Value, for_each_entry};
 use super::policy::Policy;
@@ -8,16 +8,18 @@ use super::setting::{ReadOrder, SettingReference, Writer};
 use super::{Config, ConfigError, Word};
 use core::fmt;
 
-/// Applies the settings of `text`: those that others are checked against first, wherever they are
-/// in the string. After an error `config` is half changed and must be dropped.
+/// Applies the settings of `text`. Settings that others are checked against are applied first,
+/// wherever they are in the string. After an error `config` may be half changed and must be
+/// dropped.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
-    // A policy of the host that is configured has its keys without a table, too.
+    // If a policy of the host is configured, its keys are known even without a table.
     let (policies, policy) = (config.policies, config.policy);
     let named = |name: &Word| {
         let mut all = REFERENCE.into_iter().copied().chain(policies.settings()).chain(policy.settings());
         all.find(|setting| name.whole() == Some(setting.key))
     };
-    // Read again below, once the first are known: so the first mistake of the string is told.
+    // Settings of the second step are read here and again below, so that the error is the first
+    // mistake in the string.
     for_each_setting(text, named, |setting, _, value| match setting {
         Some(setting) if setting.order != ReadOrder::Last => setting.read(config, value),
         _ => Ok(()),
@@ -35,8 +37,8 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
     })
 }
 
-/// Calls `visit` with each key of `text`, its setting if there is one, and its value, in order,
-/// until the first error.
+/// Calls `visit` with the setting of each key of `text`, if there is one, the key and its value, in
+/// order, until the first error.
 fn for_each_setting(
     text: &str,
     named: impl Fn(&Word) -> Option<SettingReference>,
@@ -52,7 +54,8 @@ impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut config = self.clone();
         let mut out = Writer { out: f, comma: "", setting: *REFERENCE[0] };
-        // Settings of the caching policy are kept under others, too, and written as they are.
+        // Settings of the caching policy are kept under other policies, too, and written as they
+        // are.
         let written = |setting: &SettingReference| setting.is_of(Policy::Caching) || setting.is_accepted(self);
         in_order(self.policy).filter(written).try_for_each(|setting| {
             out.setting = setting;
@@ -61,14 +64,13 @@ impl fmt::Display for Config {
     }
 }
 
-/// Writes the value of `roundup_power2_divisions`: a number if all intervals are equal, else the
-/// list.
+/// Writes the value of `roundup_power2_divisions`: a number if all intervals are equal, and
+/// otherwise the list.
 impl fmt::Display for Divisions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_interval = self.intervals();
         let (first, last) = (of_interval[0], of_interval[INTERVALS - 1]);
-        // The first entry is also for all equal ones below it, and `>` for the equal ones at the
-        // end.
+        // The first entry also covers all equal ones below it, and `>` the equal ones at the end.
         let Some(differs) = of_interval.iter().position(|&d| d != first) else {
             return write!(f, "{first}");
         };

@@ -4,7 +4,8 @@ use crate::suballoc::Suballocation;
 
 /// The policies that a host adds to the core's own, by name.
 ///
-/// They decide which texts can be read, and are no part of what a text says: tables are equal.
+/// They decide which texts can be read, but they are no part of what a text says. So all tables
+/// compare equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policies(&'static [Suballocation]);
 

@@ -1,5 +1,5 @@
-//! All settings of [`Config`]: for each the field, its default, and how the key is read, written
-//! and documented. The options of a policy are in `policy.rs`, in the same form.
+//! Declares all settings of [`Config`]: for each, its field, its default, and how the key is read,
+//! written and documented. The options of a policy are in `policy.rs`, in the same form.
 
 use super::error::Accepted;
 use super::guard::{Guard, Zero};
@@ -31,8 +31,8 @@ const NOT_PINNED: &str = "No effect: pinned memory has the settings of other mem
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 settings! {
-    /// The policy of an allocator and its settings. A plain value: an allocator uses a copy, and
-    /// later changes have no effect until they are passed to the allocator.
+    /// The policy of an allocator and its settings. This is a plain value: an allocator uses a
+    /// copy, so later changes have no effect until they are passed to the allocator.
     ///
     /// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` works unchanged:
     /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
@@ -42,12 +42,13 @@ settings! {
     /// are set and have no effect.
     ///
     /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
-    /// power of two (values above 32768 count as 32768). The divisions of the first interval also
-    /// hold for all sizes below. `>` sets the divisions of all intervals above the entry before
-    /// (from 2 MiB on without such an entry). Intervals left out have none.
+    /// power of two (values above 32768 count as 32768). The first entry also applies to all sizes
+    /// below its interval. `>` sets the divisions of all intervals above the entry before it, or
+    /// from 2 MiB on if it is the first entry. Intervals that are left out have no divisions.
     ///
-    /// The parser differs from `PyTorch` (2.15) where a mistake would pass unnoticed: a missing,
-    /// doubled or trailing separator, text after a number and an invalid reserve are errors.
+    /// The parser differs from that of `PyTorch` (2.15) where a mistake would pass unnoticed: a
+    /// missing, doubled or trailing separator, text after a number and an invalid reserve are
+    /// errors.
     ///
     /// ```
     /// use cachalot_core::config::Config;
@@ -98,9 +99,9 @@ settings! {
         .writes(|config, out| out.some(config.max_split_size().map(|bytes| bytes / MIB)))
         .effect("Blocks of this size and above are never split, and serve only requests of this size and above.");
 
-    /// Returns the bound on the waste in an oversize block: the block serves a request only if the
-    /// difference in size is less (`max_non_split_rounding_mb`). At most
-    /// [`MAX_REQUEST`](crate::MAX_REQUEST), so adding the bound to a size cannot overflow.
+    /// Returns the limit of the waste in an oversize block (`max_non_split_rounding_mb`): the block
+    /// serves a request only if the difference in size is less. It is at most
+    /// [`MAX_REQUEST`](crate::MAX_REQUEST), so the sum of it and a size cannot overflow.
     max_non_split_rounding: u64 = LARGE_SEGMENT, read by max_non_split_rounding, in placement;
     row setting("max_non_split_rounding_mb", Unset("`large_segment_size_mb`"), "64")
         .reads(|config, key, value| {
@@ -258,8 +259,8 @@ settings! {
              memory. A request of a private pool, or without enough memory, gets an ordinary block.",
         );
 
-    /// Returns for how many frees of guarded blocks the addresses of a freed one serve no other
-    /// block (`quarantine`).
+    /// Returns the number of frees of guarded blocks for which the addresses of a freed one serve
+    /// no other block (`quarantine`).
     quarantine: u64 = 1024, read by quarantine, set by set_quarantine;
     row whole("quarantine", Value("1024"), "100000", FREES, |config| &mut config.quarantine)
         .of(&["caching", "bfc"])
@@ -269,8 +270,8 @@ settings! {
              memory.",
         );
 
-    /// When blocks are cleared (`zero`). Existing allocators keep what they write to blocks, here
-    /// and in the two settings below.
+    /// The moment at which blocks are cleared (`zero`). Existing allocators keep their values of
+    /// this setting and of the two below.
     zero: Zero = Zero::Off, set by set_zero;
     row setting("zero", Value("off"), "on_free")
         .of(&["caching", "bfc"])
@@ -302,7 +303,7 @@ settings! {
              has written shows. `zero` counts more, at its moment.",
         );
 
-    /// Whether each block has bytes after its request that are checked (`canary`).
+    /// Whether each block has bytes after its request, and they are checked (`canary`).
     canary: bool = false, set by set_canary;
     row flag("canary", Value("False"), "True", |config| &mut config.canary)
         .of(&["caching", "bfc"])
@@ -348,8 +349,8 @@ settings! {
          grows.",
         );
 
-    /// Returns whether the settings of placement adjust themselves (`tune:auto`), under the caching
-    /// policy alone.
+    /// Returns whether the settings of placement adjust themselves (`tune:auto`). Only the caching
+    /// policy has this setting.
     tunes: bool = false, read by tunes, set by set_tunes;
     // A plan is for requests of fixed sizes, and a search changes how sizes are rounded.
     row choice("tune", Value("off"), "auto", ["off", "auto"], TUNES, |config| &mut config.tunes)

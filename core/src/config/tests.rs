@@ -124,17 +124,17 @@ fn white_space_is_dropped_everywhere() {
 
 #[test]
 fn division_lists() {
-    // The first interval stands for all below it, `>` for all above the one before it.
+    // The first interval also sets all below it, and `>` sets all above the one before it.
     assert_eq!(divisions("4"), [4; 16]);
     assert_eq!(divisions("1"), [1; 16]);
     assert_eq!(divisions("[256:1,512:2,1024:4,>:8]"), [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8]);
     assert_eq!(divisions("[64:8,128:2,256:2,512:2,1024:1,>:1]"), [8, 8, 8, 8, 8, 8, 8, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
-    // Intervals left out have none.
+    // Intervals that are left out have no divisions.
     assert_eq!(divisions("[4:8,16:2]"), [8, 8, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(divisions("[1:2]")[..2], [2, 0]);
     assert_eq!(divisions("[>:8]")[..2], [0, 8]);
     assert_eq!(divisions("[2:4,>:0]")[..3], [4, 4, 0]);
-    // Out of order: each is applied as it comes.
+    // Entries out of order: each is applied as it comes.
     assert_eq!(divisions("[4:8,1:2,>:1]")[..4], [2, 1, 1, 1]);
     // 64 GiB and above count as the last interval.
     assert_eq!(divisions("[32768:2,>:4]"), [2; 16]);
@@ -360,7 +360,8 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
          graph_capture_record_stream_reuse:True,parity:False,pinned_num_register_threads:8"
     );
-    // The rounding falls back to the large segment that stayed, and is checked against it.
+    // The rounding returns to the size of the large segment, which has not changed, and is checked
+    // against it.
     assert_eq!(config.max_non_split_rounding(), 40 * MIB);
     assert!(config.update("max_split_size_mb:39").is_err());
     config.update("expandable_segments:False,max_split_size_mb:40").unwrap();
