@@ -9,15 +9,15 @@ use cachalot_core::config::{Suballocated, Suballocation};
 use cachalot_core::suballoc::{CapacityError, FreeDelta, SubAllocator, SubAllocators, SubBlock, User};
 
 /// The tables of an allocator that compiles this crate's policies into the paths of `malloc` and
-/// `free`. A call of a sub-allocator that the compiler does not see through costs a pair 11 to 20 %
+/// `free`. If the compiler cannot see through the call of a sub-allocator, a pair costs 11 to 20 %
 /// more instructions.
 pub type Tables = Growable<Compiled>;
 
-/// A sub-allocator of this crate, or any.
+/// A sub-allocator of this crate by value, or any other one through `dyn`.
 #[derive(Clone)]
 pub struct Compiled(Kind);
 
-/// The kinds. Boxed, because most heaps have none.
+/// The kinds of sub-allocators. They are boxed, because most heaps have none.
 #[derive(Clone)]
 enum Kind {
     Buddy(Box<Buddies<Growable>>),
@@ -38,9 +38,9 @@ macro_rules! on_any {
     };
 }
 
-/// The number of the buddy policy's rule for sizes.
+/// The number of the rule by which the buddy policy rounds sizes.
 const BUDDY: u32 = 0;
-/// The number of the slab policy's rule for sizes.
+/// The number of the rule by which the slab policy rounds sizes.
 const SLAB: u32 = 1;
 
 impl SubAllocators for Compiled {

@@ -1,39 +1,40 @@
 //! Sizes in a geometric progression: the powers of two and the midpoints between them, two classes
 //! for each doubling.
 //!
-//! Every size is a multiple of [`UNIT`], because every block begins at a multiple of [`UNIT`]. The
-//! midpoint 768 is no size for this reason.
+//! Every size is a multiple of [`UNIT`], because every block starts at a multiple of [`UNIT`]. This
+//! is why the midpoint 768 is not a size.
 
 use cachalot_core::UNIT;
 
-/// Returns the smallest size of at least `bytes`, which is positive and at most 2^62.
+/// Returns the smallest size that is at least `bytes`. `bytes` is positive and at most 2^62.
 #[inline(always)]
 pub(crate) const fn round_up(bytes: u64) -> u64 {
-    // Set every bit below the second highest one; the successor is then a power of two or a
+    // This sets every bit below the second highest one, so the next number is a power of two or a
     // midpoint.
     let last = (bytes - 1) | (UNIT - 1);
     (last | ((1 << (last.ilog2() - 1)) - 1)) + 1
 }
 
-/// Returns the largest size of at most `bytes`, which is at least [`UNIT`].
+/// Returns the largest size that is at most `bytes`. `bytes` is at least [`UNIT`].
 pub(super) const fn round_down(bytes: u64) -> u64 {
     let half = 1 << (bytes.ilog2() - 1);
     bytes & !(half - 1) & !(UNIT - 1)
 }
 
-/// Returns the number of the class of `size`. Numbers start at 0 and follow the sizes.
+/// Returns the number of the class of `size`. Numbers start at 0 and grow with the sizes.
 #[inline(always)]
 pub(super) const fn class_of(size: u64) -> usize {
-    // Sizes are never 0. The set bit tells the compiler so, which saves the check of `ilog2`.
+    // Sizes are never 0. Setting the lowest bit shows this to the compiler, which saves the check
+    // in `ilog2`.
     let log2 = (size | 1).ilog2();
     // The two highest bits are 2 for a power of two and 3 for a midpoint.
     (log2 * 2) as usize + (size >> (log2 - 1)) as usize - (UNIT.ilog2() * 2 + 2) as usize
 }
 
-/// Returns how many times `size`, which is a size of a class, fits into `bytes`.
+/// Returns how many times `size`, the size of a class, fits into `bytes`.
 #[inline(always)]
 pub(super) const fn divide(bytes: u64, size: u64) -> u64 {
-    // A size is 2 or 3 halves of a power of two. Division by a constant compiles to a
+    // A size is 2 or 3 times a power of two, and a division by a constant compiles to a
     // multiplication.
     let half_log2 = size.ilog2() - 1;
     let halves = bytes >> half_log2;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The core knows them only by the trait [`SubAllocator`](cachalot_core::suballoc::SubAllocator)
-//! and by the rows of [`POLICIES`], as it knows the policies of any other crate.
+//! and by the rows of [`POLICIES`], just like the policies of any other crate.
 //!
 //! # Layers
 //! ```text
@@ -49,12 +49,12 @@ pub use compiled::{Compiled, Tables};
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, Policies, REFERENCE, SettingReference, Suballocation};
 
-/// The policies of this crate, for [`Config::parse_with`].
+/// The policies of this crate, in the form that [`Config::parse_with`] takes.
 pub const POLICIES: Policies = Policies::new(&ROWS);
 
 static ROWS: [Suballocation; 3] = [buddy::POLICY, size_class::POLICY, slab::POLICY];
 
-/// The names of all policies: those of the core, and of this crate.
+/// The names of all policies: those of the core and those of this crate.
 pub const NAMES: [&str; 8] =
     ["caching", "bfc", buddy::POLICY.name, size_class::POLICY.name, slab::POLICY.name, "stitched", "direct", "planned"];
 

@@ -16,9 +16,9 @@ pub(crate) trait SegmentEntry: Clone + Send + 'static {
 pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     /// The entries of all numbers up to the highest ever used.
     table: S::Table<T>,
-    /// Number of segments in the table.
+    /// The number of segments in the table.
     count: u32,
-    /// Whether another segment fits, with any number chosen by the heap.
+    /// Whether another segment fits, whichever number the heap chooses for it.
     ready: bool,
 }
 
@@ -29,7 +29,7 @@ impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
 }
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
-    /// Whether another segment fits without growing the table.
+    /// Returns whether another segment fits without growing the table.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
@@ -38,8 +38,8 @@ impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
     /// Makes room for another segment. Returns false if the table is full.
     #[cold]
     pub(crate) fn make_room(&mut self) -> bool {
-        // The heap reuses numbers, from a table that doubles or has no more entries than this table
-        // can have. The next number is thus below `wanted`.
+        // The heap reuses numbers. They come from a table that doubles, or that has no more entries
+        // than this table can have, so the next number is below `wanted`.
         let wanted = (self.count as usize + 1) * 2;
         while self.table.len() < wanted && self.table.make_room(1) {
             self.table.add(T::VACANT);
@@ -70,7 +70,8 @@ impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
         self.count
     }
 
-    /// Returns the entry of a number, vacant or not. `None` above the highest number ever used.
+    /// Returns the entry of a number, vacant or not. Returns `None` above the highest number ever
+    /// used.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, segment: u32) -> Option<&mut T> {
         self.table.get_mut(segment as usize)

@@ -1,17 +1,18 @@
-//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next
-//! request of exactly equal size.
+//! The size-class policy: requests are rounded up to a multiple of 1 KiB, and a freed sub-block
+//! serves the next request of exactly the same size.
 //!
 //! ```text
 //! class 3 KiB    ■ ─ ■ ─ ■               free sub-blocks, last freed first
 //! chunk          │3│3│ 5 │3│····tail····│ cut from the front on; no sub-block is split or merged
-//! chunk          │······················│ no live sub-block ⟹ dissolved once the room is needed
+//! chunk          │······················│ no live sub-block ⟹ dissolved when the room is needed
 //! ```
 //!
-//! A request without a free sub-block of the requested size is cut from the chunk with the smallest
-//! sufficient tail, the lowest address among equals. A chunk without live sub-blocks is *idle*: the
-//! chunk counts as a single free sub-block, but keeps the cuts until another size needs the room. A
-//! program with repeated requests finds its old cuts again. The cost of a request does not depend
-//! on the number of free sub-blocks. Dissolving an idle chunk costs as much as making the cuts.
+//! If there is no free sub-block of the requested size, one is cut from the chunk with the smallest
+//! tail that is large enough, and among such tails from the one at the lowest address. A chunk
+//! without live sub-blocks is *idle*: it counts as a single free sub-block, but keeps its cuts
+//! until another size needs the room, so a program that repeats its requests finds its old cuts
+//! again. The cost of a request does not depend on the number of free sub-blocks. Dissolving an
+//! idle chunk costs as much as making its cuts.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
 use super::sub_blocks::SubBlocks;
@@ -24,21 +25,23 @@ use cachalot_core::suballoc::{FreeDelta, SubAllocator, SubBlock};
 use cachalot_core::{Growable, Storage};
 use cachalot_core::{MAX_REQUEST, MIB};
 
-/// The step of sizes, in bytes: every size is a multiple. The allocator from which the policy is
-/// known uses 1 KiB.
+/// The step of sizes, in bytes: every size is a multiple of it. The allocator that this policy
+/// follows uses 1 KiB.
 pub(crate) const CLASS_STEP: u64 = 1024;
 
-/// The step of chunks, in bytes: every chunk is a multiple. Equal to the granule of virtual memory.
+/// The step of chunks, in bytes: the length of every chunk is a multiple of it. It is the granule
+/// of virtual memory.
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 
 /// The policy: requests are rounded up to multiples of 1 KiB. A freed block serves requests of
-/// exactly its size until its whole chunk is free. Without such a block, a request gets a new
-/// block, cut off a chunk.
+/// exactly its size, even after its whole chunk is free, until another size needs the room. If
+/// there is no such block, a request gets a new block, cut from a chunk.
 pub(crate) const POLICY: Suballocation = Suballocation {
     type_name: "SizeClass",
     unit: CLASS_STEP,
     halves_by: Some(CHUNK_STEP),
-    // The known example has 5 GiB, too much for sharing a device with other programs.
+    // The allocator that this policy follows uses 5 GiB, which is too much on a device that other
+    // programs share.
     options: [1024 * MIB, 0, 0, 0],
     settings: &[OptionReference {
         key: "chunk_mb",
@@ -53,22 +56,22 @@ pub(crate) const POLICY: Suballocation = Suballocation {
     ..Suballocation::new("size_class", |options| Box::new(SizeClasses::<Growable>::new(options[0])))
 };
 
-/// A segment, cut from the front on.
+/// A segment that is cut into sub-blocks from the front on.
 #[derive(Clone)]
 struct Chunk {
-    /// Address of the first byte.
+    /// The address of the first byte.
     base: u64,
-    /// Length in bytes; 0 ⟺ the entry is vacant.
+    /// The length in bytes; 0 ⟺ the entry is vacant.
     bytes: u64,
-    /// Bytes at the front already cut into sub-blocks. The rest is the tail.
+    /// The number of bytes at the front that are cut into sub-blocks. The rest is the tail.
     cut: u64,
     /// The sub-block at `base`; `NONE` ⟺ nothing is cut.
     first: u32,
     /// The sub-block before the tail; `NONE` ⟺ nothing is cut.
     last: u32,
-    /// Number of live sub-blocks.
+    /// The number of live sub-blocks.
     live: u32,
-    /// Number of free sub-blocks, plus 1 for a non-empty tail.
+    /// The number of free sub-blocks, plus 1 if the tail is not empty.
     free: u32,
     /// The previous idle chunk, or `NONE`.
     prev: u32,
@@ -82,23 +85,23 @@ impl SegmentEntry for Chunk {
 }
 
 impl Chunk {
-    /// Returns a chunk without cuts: all tail.
+    /// Returns a chunk without cuts: all of it is tail.
     fn whole(base: u64, bytes: u64) -> Self {
         Self { base, bytes, free: 1, ..Self::VACANT }
     }
 
-    /// Returns the bytes of the tail.
+    /// Returns the length of the tail in bytes.
     fn tail(&self) -> u64 {
         self.bytes - self.cut
     }
 
-    /// Whether the chunk is cut, and no sub-block is live.
+    /// Returns whether the chunk is cut and no sub-block is live.
     fn is_idle(&self) -> bool {
         self.live == 0 && self.cut > 0
     }
 }
 
-/// Returns the order of chunks by tail, then by address.
+/// Returns the key by which chunks are ordered: by tail, then by address.
 fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
     |chunk| {
         let chunk = &chunks[chunk as usize];
@@ -109,17 +112,17 @@ fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
 /// The size-class policy of a heap.
 #[derive(Clone)]
 pub(crate) struct SizeClasses<S: Storage> {
-    /// Bytes of a new chunk, at least; a multiple of [`CHUNK_STEP`].
+    /// The least length of a new chunk in bytes; a multiple of [`CHUNK_STEP`].
     chunk_bytes: u64,
     /// All sub-blocks, live and free.
     sub_blocks: SubBlocks<S>,
     /// The chunks, by the numbers of their segments.
     chunks: SegmentTable<Chunk, S>,
-    /// Root of the set of all chunks, ordered by (tail, address).
+    /// The root of the set of all chunks, ordered by (tail, address).
     by_tail: Link,
     /// The nodes of the set `by_tail`.
     tree: RadixTree<S>,
-    /// Head of the list of idle chunks, the latest first.
+    /// The head of the list of idle chunks, the latest first.
     idle: u32,
 }
 
@@ -142,8 +145,8 @@ impl<S: Storage> SizeClasses<S> {
         self.chunks.make_room() && self.tree.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for another sub-block. Dissolves idle chunks if only their entries can make the
-    /// room.
+    /// Makes room for another sub-block. Dissolves idle chunks if there is no room without their
+    /// entries.
     fn make_room_for_sub_block(&mut self) -> bool {
         while !self.sub_blocks.make_room() {
             if self.idle == NONE {
@@ -154,8 +157,8 @@ impl<S: Storage> SizeClasses<S> {
         true
     }
 
-    /// Returns the chunk to cut `size` bytes from. An idle chunk is dissolved first. If no tail
-    /// suffices, all idle chunks are dissolved.
+    /// Returns the chunk to cut `size` bytes from. If it is idle, it is dissolved first. If no tail
+    /// is large enough, all idle chunks are dissolved.
     fn chunk_for(&mut self, size: u64) -> Option<u32> {
         let bound = Key { major: size, minor: 0 };
         let mut found = self.tree.at_least(self.by_tail, bound, key(self.chunks.entries()));
@@ -172,8 +175,8 @@ impl<S: Storage> SizeClasses<S> {
         Some(chunk)
     }
 
-    /// Cuts a sub-block of `size` bytes. Not inlined: a request for which the fast path found no
-    /// free sub-block.
+    /// Cuts a sub-block of `size` bytes. Not inlined, because it serves only requests for which the
+    /// fast path has found no free sub-block.
     #[inline(never)]
     fn cut(&mut self, size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError> {
         if !self.make_room_for_sub_block() {
@@ -194,7 +197,7 @@ impl<S: Storage> SizeClasses<S> {
         Ok(Some((SubBlock { addr, segment: chunk, number: sub_block }, free)))
     }
 
-    /// Applies `change` to a chunk, which may move the chunk's tail. The chunk is outside
+    /// Applies `change` to a chunk. This may change the length of its tail, so the chunk is not in
     /// the ordered set during the change.
     fn move_tail(&mut self, chunk: u32, change: impl FnOnce(&mut Chunk)) {
         self.by_tail = self.tree.remove(self.by_tail, chunk, key(self.chunks.entries()));
@@ -202,7 +205,7 @@ impl<S: Storage> SizeClasses<S> {
         self.by_tail = self.tree.insert(self.by_tail, chunk, key(self.chunks.entries()));
     }
 
-    /// Removes the sub-blocks of an idle chunk: all of the chunk is tail again.
+    /// Removes the sub-blocks of an idle chunk, so that all of it is tail again.
     fn dissolve(&mut self, chunk: u32) {
         debug_assert!(self.chunks[chunk].is_idle(), "only an idle chunk is dissolved");
         self.leave_idle(chunk);
@@ -281,10 +284,10 @@ impl<S: Storage> SubAllocator for SizeClasses<S> {
         let bound = Key { major: size, minor: 0 };
         if let Some(chunk) = self.tree.at_least(self.by_tail, bound, key(self.chunks.entries())) {
             let chunk = &self.chunks[chunk];
-            // An idle chunk would be dissolved first, and cut from the front.
+            // An idle chunk would be dissolved first, and then cut at its front.
             return Some(if chunk.is_idle() { chunk.base } else { chunk.base + chunk.cut });
         }
-        // No tail suffices: every idle chunk would be dissolved, and be all tail then.
+        // No tail is large enough, so every idle chunk would be dissolved and then be all tail.
         let following = |chunk: &&Chunk| self.chunks.entries().get(chunk.next as usize);
         let idle = core::iter::successors(self.chunks.entries().get(self.idle as usize), following);
         let sufficing = idle.filter(|chunk| chunk.bytes >= size);
@@ -304,8 +307,8 @@ impl<S: Storage> SubAllocator for SizeClasses<S> {
         FreeDelta { alone: live == 0, before, now: before + 1 }
     }
 
-    /// Visits a chunk without live sub-blocks as a single free sub-block; otherwise each free
-    /// sub-block, and the tail.
+    /// Visits a chunk without live sub-blocks as a single free sub-block. In any other chunk,
+    /// visits each free sub-block and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let chunk = &self.chunks[segment];
         if chunk.live == 0 {

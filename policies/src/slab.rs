@@ -1,4 +1,4 @@
-//! The slab policy: a segment of 2 MiB serves objects of a single size, and a bitmap tells which
+//! The slab policy: a segment of 2 MiB serves objects of a single size, and a bitmap records which
 //! objects are free.
 //!
 //! ```text
@@ -9,10 +9,11 @@
 //! ```
 //!
 //! A request is served from the first slab of the fullest group, by the free object at the lowest
-//! address. Slabs with few live objects are left alone until they are unused (`TCMalloc`'s span
-//! prioritisation: lists by the bit width of the number of live objects, `central_freelist.h`,
-//! 2023). The slab that entered a group last comes first, unused slabs come last, and a full slab
-//! is in no group. No cost depends on the number of slabs or free objects.
+//! address. Slabs with few live objects are left alone, so that they become unused. This is
+//! `TCMalloc`'s span prioritisation: lists by the bit width of the number of live objects,
+//! `central_freelist.h`, 2023. The slab that entered a group last comes first, unused slabs come
+//! last, and a full slab is in no group. The cost of a request or of a free does not depend on the
+//! number of slabs or free objects, except where `recuttable` passes unused slabs of other lengths.
 
 use super::segment_table::{SegmentEntry, SegmentTable};
 
@@ -27,28 +28,29 @@ use cachalot_core::{Growable, Storage};
 use cachalot_core::{MIB, UNIT};
 use core::iter::successors;
 
-/// Bytes of a slab: a granule of virtual memory, and the smallest segment of the caching policy.
+/// The length of a slab in bytes: a granule of virtual memory, and the smallest segment of the
+/// caching policy.
 pub(crate) const SLAB_BYTES: u64 = 2 * MIB;
 
-/// The largest possible class, in bytes: 4 objects per slab. The worst fit is then 384 KiB, which
-/// wastes a sixteenth of the slab.
+/// The largest possible class, in bytes: 4 objects per slab. With this limit, the worst fit is 384
+/// KiB, which wastes a sixteenth of the slab.
 pub(crate) const LARGEST_MAX: u64 = SLAB_BYTES / 4;
 
-/// Words of a bitmap: one bit for each object of the smallest class.
+/// The number of words in a bitmap: one bit for each object of the smallest class.
 const WORDS: usize = (SLAB_BYTES / UNIT) as usize / 64;
 
-/// Number of classes: two per doubling, from [`UNIT`] to [`LARGEST_MAX`].
+/// The number of classes: two in each doubling, from [`UNIT`] to [`LARGEST_MAX`].
 const CLASSES: usize = class_of(LARGEST_MAX) + 1;
 
-/// Groups of a class: one for each doubling of the number of live objects.
+/// The number of groups in a class: one for each doubling of the number of live objects.
 const GROUPS: usize = 16;
 
 const _: () = assert!(WORDS <= 64, "a summary bit for each word");
 const _: () = assert!(WORDS * 64 < 1 << GROUPS, "a group for every number of objects");
 
-/// The policy: small requests are served from slabs, rounded up to a power of two or to one and a
-/// half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and not 128. Larger requests are
-/// placed as under `caching`.
+/// The policy: small requests are served from slabs. They are rounded up to a power of two or to
+/// one and a half times a power of two, from 512 bytes on, so a request of 66 KiB takes 96 KiB, and
+/// not 128. Larger requests are placed as under `caching`.
 pub(crate) const POLICY: Suballocation = Suballocation {
     type_name: "Slab",
     round: Some(round),
@@ -69,7 +71,7 @@ pub(crate) const POLICY: Suballocation = Suballocation {
     ..Suballocation::new("slab", |_| Box::new(Slabs::<Growable>::default()))
 };
 
-/// Returns the largest class of at most `bytes`, from 512 bytes to 512 KiB.
+/// Returns the largest class that is at most `bytes`, from 512 bytes to 512 KiB.
 #[inline]
 pub(crate) fn largest(bytes: u64) -> u64 {
     round_down(bytes.clamp(UNIT, LARGEST_MAX))
@@ -81,30 +83,31 @@ const fn group_of(live: u32) -> usize {
     (live | 1).ilog2() as usize % GROUPS
 }
 
-/// A slab. The fields that every operation reads share the first cache line; the bitmap follows.
+/// A slab. The fields that every operation reads share the first cache line, and the bitmap
+/// follows.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct SlabEntry {
-    /// Address of the first byte.
+    /// The address of the first byte.
     base: u64,
-    /// Length in bytes; 0 ⟺ the entry is vacant.
+    /// The length in bytes; 0 ⟺ the entry is vacant.
     bytes: u64,
-    /// Bytes of an object.
+    /// The size of an object in bytes.
     size: u64,
     /// Bit `w` is set iff `words[w]` is not 0.
     summary: u64,
     /// The free object at the lowest address; `NONE` iff no object is free.
     lowest: u32,
-    /// Number of objects, live and free.
+    /// The number of objects, live and free.
     objects: u32,
-    /// Number of objects, plus one for a tail too small for an object, if there is a tail.
+    /// The number of objects, plus one if there is a tail, which is too small for an object.
     sub_blocks: u32,
-    /// Number of live objects; equal to `objects` ⟺ the slab is in no group.
+    /// The number of live objects; it is `objects` ⟺ the slab is in no group.
     live: u32,
     /// The class of `size`.
     class: u32,
-    /// The previous slab of the group. The list is a ring: the first slab's predecessor is the last
-    /// slab.
+    /// The previous slab of the group. The list is a ring, so the last slab comes before the first
+    /// one.
     prev: u32,
     /// The next slab of the group, in the ring.
     next: u32,
@@ -153,7 +156,8 @@ impl SlabEntry {
         debug_assert!(self.live < self.objects, "an object is free");
         let object = self.lowest;
         let word = object as usize / 64 % WORDS;
-        // The object is the lowest set bit of its word, and clearing the lowest bit needs no shift.
+        // The object is the lowest set bit of its word, and clearing the lowest set bit needs no
+        // shift.
         let bits = self.words[word] & (self.words[word] - 1);
         self.words[word] = bits;
         self.lowest = if bits == 0 { self.lowest_behind(word) } else { object & !63 | bits.trailing_zeros() };
@@ -161,7 +165,7 @@ impl SlabEntry {
         object
     }
 
-    /// Returns the free object at the lowest address, after the last free object of `word` was
+    /// Returns the free object at the lowest address after the last free object of `word` was
     /// allocated.
     #[inline(never)]
     fn lowest_behind(&mut self, word: usize) -> u32 {
@@ -187,14 +191,14 @@ impl SlabEntry {
         self.live -= 1;
     }
 
-    /// Returns the bytes behind the last object.
+    /// Returns the number of bytes after the last object.
     fn tail(&self) -> u64 {
         self.bytes - u64::from(self.objects) * self.size
     }
 }
 
 /// The slab policy of one heap. Classes are powers of two and the midpoints between them, so at
-/// most a third of a sub-block above 1 KiB is wasted.
+/// most a third of a sub-block is wasted if it is larger than 1 KiB.
 #[derive(Clone)]
 pub(crate) struct Slabs<S: Storage> {
     /// The slabs, by the numbers of their segments.
@@ -203,8 +207,8 @@ pub(crate) struct Slabs<S: Storage> {
     groups: [u32; CLASSES],
     /// The first slab of each group, or `NONE`.
     first: [[u32; GROUPS]; CLASSES],
-    /// The slab for the next request of each class: the first of the last group with a slab; `NONE`
-    /// iff all groups of the class are empty.
+    /// The slab for the next request of each class: the first slab of the last group that has one;
+    /// `NONE` iff all groups of the class are empty.
     serving: [u32; CLASSES],
 }
 
@@ -216,13 +220,13 @@ impl<S: Storage> Default for Slabs<S> {
 }
 
 impl<S: Storage> Slabs<S> {
-    /// Moves a slab to the group of its present number of live objects, which was `before`.
+    /// Moves a slab to the group of its present number of live objects. The number was `before`.
     #[inline(never)]
     fn regroup(&mut self, segment: u32, before: u32) {
         let SlabEntry { objects, live, class, next, .. } = self.entries[segment];
         if before != objects {
-            // Unused slabs are last in group 0, and their order among each other does not matter: a
-            // slab just before another unused one stays.
+            // Unused slabs are last in group 0, and their order does not matter, so a slab just
+            // before another unused one stays where it is.
             let last = live == 0 && (self.first[class as usize][0] == next || self.entries[next].live == 0);
             if last {
                 return;
@@ -234,7 +238,7 @@ impl<S: Storage> Slabs<S> {
         }
     }
 
-    /// Adds a slab to its group: at the front, or at the back if unused.
+    /// Adds a slab to its group: at the front, or at the back if it is unused.
     fn enter(&mut self, segment: u32) {
         let SlabEntry { class, live, .. } = self.entries[segment];
         let (class, group) = (class as usize, group_of(live));
@@ -253,7 +257,7 @@ impl<S: Storage> Slabs<S> {
         self.update_serving(class);
     }
 
-    /// Removes a slab from the group of `live` live objects.
+    /// Removes a slab from the group for `live` live objects.
     fn leave(&mut self, segment: u32, live: u32) {
         let SlabEntry { prev, next, class, .. } = self.entries[segment];
         let (class, group) = (class as usize, group_of(live));
@@ -270,23 +274,23 @@ impl<S: Storage> Slabs<S> {
         self.update_serving(class);
     }
 
-    /// Updates which slab serves the next request of a class, after the groups of the class
+    /// Updates which slab serves the next request of a class, after the groups of the class have
     /// changed.
     fn update_serving(&mut self, class: usize) {
         let last = self.groups[class].checked_ilog2();
         self.serving[class] = last.map_or(NONE, |group| self.first[class][group as usize % GROUPS]);
     }
 
-    /// Returns the unused slab to cut anew for a class without a free object.
+    /// Returns an unused slab that can be cut anew for a class without a free object.
     fn recuttable(&self) -> Option<u32> {
-        // Unused slabs are at the back of group 0. A segment allocated past the cache is as large
-        // as a single object, and must not hide a slab before it: only such segments make the walk
-        // longer than one step for each class.
+        // Unused slabs are at the back of group 0. A segment that was allocated past the cache is
+        // only as large as one object, and must not hide a slab before it. Only such segments make
+        // the walk longer than one step for each class.
         let mut firsts = self.first.iter().map(|groups| groups[0]).filter(|&first| first != NONE);
         firsts.find_map(|first| self.unused_up_from(first).find(|&at| self.entries[at].bytes == SLAB_BYTES))
     }
 
-    /// Iterates over the slabs without live objects in the group that begins with `first`, from the
+    /// Iterates over the slabs without live objects in the group that starts with `first`, from the
     /// back.
     fn unused_up_from(&self, first: u32) -> impl Iterator<Item = u32> {
         let last = self.entries[first].prev;
@@ -305,8 +309,8 @@ impl<S: Storage> Slabs<S> {
         self.take_from(segment, size)
     }
 
-    /// Allocates the free object at the lowest address of a slab with a free object. Returns `None`
-    /// if `segment` is `NONE`.
+    /// Allocates the free object at the lowest address of a slab that has one. Returns `None` if
+    /// `segment` is `NONE`.
     #[inline(always)]
     fn take_from(&mut self, segment: u32, size: u64) -> Option<(SubBlock, FreeDelta)> {
         // No entry has the number `NONE`, so the bounds check is also the test for an absent slab.
@@ -314,7 +318,7 @@ impl<S: Storage> Slabs<S> {
         let number = slab.take_lowest();
         let SlabEntry { base, live, objects, sub_blocks, .. } = *slab;
         // The group changes when the number of live objects reaches a power of two. The first
-        // object is an exception: 0 and 1 share group 0.
+        // object is an exception, because 0 and 1 share group 0.
         if live == objects || live.is_power_of_two() && live > 1 {
             self.regroup(segment, live - 1);
         }
@@ -331,7 +335,8 @@ impl<S: Storage> SubAllocator for Slabs<S> {
         SLAB_BYTES
     }
 
-    /// Only another slab needs an entry, and the entry does not depend on the slab's class.
+    /// Makes room for another slab. Nothing else needs an entry, and the entry does not depend on
+    /// the class.
     #[inline]
     fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
         self.entries.is_ready() || self.entries.make_room()
@@ -368,15 +373,15 @@ impl<S: Storage> SubAllocator for Slabs<S> {
         let SlabEntry { live, objects, sub_blocks, next, .. } = *slab;
         let before = live + 1;
         // The reverse of `take_from`. A slab that becomes unused moves to the back of group 0,
-        // unless alone there.
+        // unless it is alone there.
         if before == objects || before.is_power_of_two() && (before > 1 || next != sub_block.segment) {
             self.regroup(sub_block.segment, before);
         }
         FreeDelta { alone: live == 0, before: sub_blocks - before, now: sub_blocks - live }
     }
 
-    /// Visits a slab without live objects as a single free sub-block; otherwise each free object,
-    /// and the tail.
+    /// Visits a slab without live objects as a single free sub-block. In any other slab, visits
+    /// each free object and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let slab = &self.entries[segment];
         if slab.live == 0 {

@@ -5,7 +5,7 @@
 //! chunk ──▶ sub-block ──▶ sub-block ──▶ sub-block   in address order
 //! ```
 //!
-//! A sub-block keeps its entry while allocated, so a free never needs a new entry.
+//! A sub-block keeps its entry while it is allocated, so a free never needs a new entry.
 
 use cachalot_core::Storage;
 use cachalot_core::records::{HashIndex, Indexed};
@@ -14,15 +14,15 @@ use cachalot_core::records::{NONE, SlotTable, Vacant};
 /// A sub-block, live or free.
 #[derive(Clone)]
 pub(crate) struct SubBlockEntry {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub addr: u64,
     /// The class of the sub-block's size.
     class: u32,
     /// The segment of the sub-block.
     pub chunk: u32,
-    /// The previous free sub-block of the class; meaningless for a live sub-block.
+    /// The previous free sub-block of the class. It has no meaning for a live sub-block.
     prev: u32,
-    /// The next free sub-block of the class. For a vacant entry: the next vacant entry.
+    /// The next free sub-block of the class. In a vacant entry, the next vacant entry.
     next: u32,
     /// The next sub-block in the chunk, or `NONE`.
     pub after: u32,
@@ -48,17 +48,17 @@ impl Vacant for SubBlockEntry {
 /// A size with at least one sub-block.
 #[derive(Clone)]
 struct Class {
-    /// Bytes of each sub-block of the class.
+    /// The size in bytes of each sub-block of the class.
     size: u64,
-    /// Head of the list of free sub-blocks, or `NONE`.
+    /// The head of the list of free sub-blocks, or `NONE`.
     free: u32,
-    /// Address of the sub-block at the head, if any. A copy, so a request need not
-    /// wait for the head's entry.
+    /// The address of the sub-block at the head, if there is one. It is a copy, so that a request
+    /// does not wait for the head's entry to be loaded.
     addr: u64,
-    /// Number of sub-blocks of the class, live and free. The class is removed with the last
+    /// The number of sub-blocks of the class, live and free. The class is removed with its last
     /// sub-block.
     count: u32,
-    /// The next class with the same hash. For a vacant entry: the next vacant entry.
+    /// The next class with the same hash. In a vacant entry, the next vacant entry.
     chain: u32,
 }
 
@@ -102,9 +102,9 @@ pub(crate) struct SubBlocks<S: Storage> {
 }
 
 impl<S: Storage> SubBlocks<S> {
-    /// Makes room for another sub-block of any size. Returns false if a table is full.
+    /// Makes room for another sub-block, whatever its size. Returns false if a table is full.
     pub(crate) fn make_room(&mut self) -> bool {
-        // The second call sees the classes grown by `make_room`. Once buckets exist, a failure to
+        // The second call sees the classes grown by `make_room`. After buckets exist, a failure to
         // add more only makes chains longer.
         self.make_chains() && self.table.make_room(1) && self.classes.make_room(1) && self.make_chains()
     }
@@ -121,8 +121,7 @@ impl<S: Storage> SubBlocks<S> {
         (class.free != NONE).then_some(class.addr)
     }
 
-    /// Allocates the first free sub-block of `size`. Returns the sub-block's number, address and
-    /// chunk.
+    /// Allocates the first free sub-block of `size`. Returns its number, address and chunk.
     #[inline(always)]
     pub(crate) fn take_first(&mut self, size: u64) -> Option<(u32, u64, u32)> {
         let class = self.by_size.find(size, self.classes.entries())?;
@@ -141,8 +140,8 @@ impl<S: Storage> SubBlocks<S> {
         Some((sub_block, addr, chunk))
     }
 
-    /// Frees a live sub-block of `size` bytes at `addr`. The caller passes both, to save waiting
-    /// for the entry.
+    /// Frees a live sub-block of `size` bytes at `addr`. The caller passes both, so that nothing
+    /// waits for the entry to be loaded.
     #[inline(always)]
     pub(crate) fn free(&mut self, sub_block: u32, addr: u64, size: u64) {
         let sub_blocks = self.table.entries_mut();
@@ -158,7 +157,7 @@ impl<S: Storage> SubBlocks<S> {
         }
     }
 
-    /// Adds a live sub-block behind `before` in the chunk. Room was made.
+    /// Adds a live sub-block after `before` in the chunk. Room was made.
     pub(crate) fn cut(&mut self, addr: u64, size: u64, chunk: u32, before: u32) -> u32 {
         let class = self.by_size.find(size, self.classes.entries()).unwrap_or_else(|| {
             let class = self.classes.insert(Class { size, ..Class::vacant(NONE) });
@@ -173,7 +172,7 @@ impl<S: Storage> SubBlocks<S> {
         sub_block
     }
 
-    /// Removes a free sub-block, and returns the sub-block behind in the chunk.
+    /// Removes a free sub-block, and returns the next sub-block in the chunk.
     pub(crate) fn forget(&mut self, sub_block: u32) -> u32 {
         let SubBlockEntry { class, prev, next, after, .. } = self.table[sub_block];
         if next != NONE {
@@ -194,14 +193,14 @@ impl<S: Storage> SubBlocks<S> {
         after
     }
 
-    /// Returns the entry of a sub-block, and the sub-block's bytes.
+    /// Returns the entry of a sub-block, and its size in bytes.
     pub(crate) fn get(&self, sub_block: u32) -> (&SubBlockEntry, u64) {
         let entry = &self.table[sub_block];
         (entry, self.classes[entry.class].size)
     }
 
-    /// Checks that the classes list exactly the free sub-blocks. The chunks hold `sub_blocks`
-    /// sub-blocks, `free` of them free.
+    /// Checks that the classes list exactly the free sub-blocks. The chunks have `sub_blocks`
+    /// sub-blocks, and `free` of these are free.
     pub(crate) fn check(&self, sub_blocks: u32, free: u32) -> Result<(), &'static str> {
         if sub_blocks != self.table.len() {
             return Err("an entry is occupied that no chunk leads to");

@@ -1,5 +1,5 @@
-//! A sub-allocator driven like in a heap: beside a naive account of the expected sub-blocks, with
-//! the tiling of all segments checked after every step.
+//! Drives a sub-allocator as a heap does, next to a naive account of the expected sub-blocks, and
+//! checks the tiling of all segments after every step.
 
 use cachalot_core::suballoc::CapacityError;
 use cachalot_core::suballoc::{SubAllocator, SubBlock};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// The expected sub-blocks, found by a search through everything.
+/// A naive account, which finds the expected sub-blocks by a search through everything.
 pub(super) trait Naive {
     fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
     fn remove(&mut self, segment: u32);
@@ -52,7 +52,7 @@ pub(super) enum Step {
     Remove(usize),
 }
 
-/// Steps with requests drawn from `bytes`.
+/// Returns steps with requests that are drawn from `bytes`.
 pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => bytes.prop_map(Step::Take),
@@ -62,7 +62,7 @@ pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) ->
     prop::collection::vec(step, 1..most)
 }
 
-/// The heap's side.
+/// The heap that the sub-allocator serves.
 pub(super) struct World<'a, C> {
     pub suballocator: C,
     /// The rounded size of a request, or `None` if the sub-allocator does not serve the request.
@@ -75,7 +75,7 @@ pub(super) struct World<'a, C> {
     numbers: (Vec<u32>, u32),
     /// The greatest count of numbers.
     most: u32,
-    /// Requests refused for lack of room.
+    /// The number of requests that were refused because there was no room.
     pub refused: u32,
 }
 
@@ -90,7 +90,7 @@ impl<'a, C: SubAllocator> World<'a, C> {
         Self { suballocator, round, naive, segments, taken, numbers, most, refused: 0 }
     }
 
-    /// The number of another segment, from a table that doubles.
+    /// Returns the number for another segment, from a table that doubles.
     fn number(&mut self) -> Option<u32> {
         let (vacant, all) = &mut self.numbers;
         if vacant.is_empty() {
@@ -101,8 +101,8 @@ impl<'a, C: SubAllocator> World<'a, C> {
         vacant.pop()
     }
 
-    /// An address without a segment. The first addresses descend, so address order is not the order
-    /// of numbers.
+    /// Returns an address without a segment. The first addresses descend, so the order of addresses
+    /// is not that of numbers.
     fn base(&self) -> u64 {
         let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);
         bases.find(|&base| self.segments.values().all(|&(held, _)| held != base)).unwrap()
@@ -158,7 +158,7 @@ impl<'a, C: SubAllocator> World<'a, C> {
         Ok(())
     }
 
-    /// Makes room, or fails to make room. Neither changes the free sub-blocks.
+    /// Makes room, or fails to do so. Neither changes the free sub-blocks.
     fn unseen(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError> {
         let before = self.free();
         let room = make_room(&mut self.suballocator);
@@ -207,7 +207,7 @@ impl<'a, C: SubAllocator> World<'a, C> {
         self.numbers.0.push(segment);
     }
 
-    /// Every free sub-block: segment, address and length.
+    /// Returns every free sub-block: its segment, address and length.
     pub(super) fn free(&self) -> Vec<(u32, u64, u64)> {
         let mut all = Vec::new();
         for &segment in self.segments.keys() {

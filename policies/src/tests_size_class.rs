@@ -1,4 +1,5 @@
-//! Size classes: rounding, chunks made whole again, and everything against a naive account.
+//! Tests of size classes: rounding, chunks that become whole again, and everything against a naive
+//! account.
 
 use super::size_class::{POLICY, SizeClasses};
 use super::tests_model::{Naive, Told, World, steps};

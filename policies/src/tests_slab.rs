@@ -1,4 +1,4 @@
-//! Slabs: the classes, which object comes next, and everything against a naive account.
+//! Tests of slabs: the classes, which object comes next, and everything against a naive account.
 
 use super::slab::{LARGEST_MAX, SLAB_BYTES, Slabs, largest, round};
 use super::tests_model::{Naive, Told, World, steps};
@@ -172,8 +172,8 @@ fn a_whole_slab_is_cut_anew_for_another_class() {
 
 #[test]
 fn a_segment_as_large_as_its_object_does_not_hide_a_whole_slab() {
-    // Allocated past the cache: in the same class as the whole slab, and in one that is looked at
-    // before.
+    // A segment that was allocated past the cache: once in the class of the whole slab, and once in
+    // a class that is searched before.
     for odd in [1024, 512] {
         let mut slabs = slabs();
         add(&mut slabs, 0, 1024);
@@ -233,7 +233,7 @@ struct NaiveSlabs {
 }
 
 impl NaiveSlabs {
-    /// Changes a slab, and ranks the slab anew in its group.
+    /// Changes a slab, and ranks it anew in its group.
     fn change(&mut self, segment: u32, change: impl FnOnce(&mut NaiveSlab)) {
         self.clock += 1;
         let (at, slab) = self.slabs.iter_mut().enumerate().find(|(_, slab)| slab.segment == segment).unwrap();
@@ -291,7 +291,8 @@ proptest! {
         World::new(slabs(), rounded, Some(&mut naive), u32::MAX).run(&steps)?;
     }
 
-    /// Few classes of few objects: slabs fill up, run empty, and change their class.
+    /// Runs with few classes of few objects, so slabs fill up, become empty, and change their
+    /// class.
     #[test]
     fn takes_what_a_naive_account_says_of_large_objects(
         steps in steps(prop::sample::select(&[192 * KIB, 256 * KIB, 384 * KIB, 512 * KIB][..]), 400)

@@ -1,8 +1,8 @@
-//! The trees of all arenas, and the first free block of every order among them.
+//! The trees of all arenas, with the first free block of every order in them.
 //!
-//! The only free block of an order is in no tree (*unplanted*) until a second block of the order
-//! becomes free. Allocating and freeing an unplanted block changes a single entry of `firsts` and a
-//! single bit, regardless of the height of the tree.
+//! If an order has only one free block, this block may be in no tree (*unplanted*) until a second
+//! block of the order becomes free. Allocating and freeing an unplanted block changes a single
+//! entry of `firsts` and a single bit, whatever the height of the tree.
 
 use super::MIN_BLOCK;
 use super::order_bitmap::{ORDERS, OrderBitmap};
@@ -16,12 +16,12 @@ use core::mem;
 /// A segment of the buddy policy.
 #[derive(Clone, Copy)]
 pub(super) struct BuddySegment {
-    /// The address of leaf 0, before the arena. The arena's own leaves begin with
+    /// The address of leaf 0, before the arena. The arena's own leaves start with
     /// [`Tree::first_leaf`].
     pub origin: u64,
-    /// Number of free blocks: in the tree, unplanted, or in the remainder.
+    /// The number of free blocks: in the tree, unplanted, or in the remainder.
     pub free: u32,
-    /// Number of live blocks; 0 ⟺ the arena is a single free block.
+    /// The number of live blocks; 0 ⟺ the arena is a single free block.
     pub live: u32,
     /// The position of the arena's bits.
     pub tree: Tree,
@@ -31,15 +31,15 @@ impl SegmentEntry for BuddySegment {
     const VACANT: Self = Self { origin: 0, free: 0, live: 0, tree: Tree::NONE };
 }
 
-/// A block of an arena. Blocks of equal size are allocated in the order of `BlockRef`: by the
-/// arena's number, then by node.
+/// A block of an arena. Blocks of the same size are allocated in the order of `BlockRef`: by the
+/// number of the arena, then by node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockRef(u64);
 
 const NODE_BITS: u32 = MAX_ORDER + 1;
 
 impl BlockRef {
-    /// Compares greater than every block.
+    /// No block. It compares greater than every block.
     const NONE: Self = Self(u64::MAX);
 
     /// Packs the arena's number above the node.
@@ -60,7 +60,7 @@ impl BlockRef {
         self.0 & !(!0 << NODE_BITS)
     }
 
-    /// Returns the first of the blocks `bits` in the word of the block.
+    /// Returns the first block of those that `bits` has in the word of this block.
     #[inline(always)]
     fn first_of(self, bits: u64) -> Self {
         Self(self.0 & !63 | u64::from(bits.trailing_zeros()))
@@ -72,17 +72,18 @@ impl BlockRef {
 pub(super) struct FreeTrees<S: Storage> {
     /// For each order, the arenas with a free block in the tree.
     arenas_by_order: OrderBitmap<S>,
-    /// The first free block of each order; `BlockRef::NONE` iff no block is free. As long as a
-    /// `u64` has bits, so an order needs no bounds check.
+    /// The first free block of each order; `BlockRef::NONE` iff no block is free. There is an entry
+    /// for each bit of a `u64`, so that an order needs no bounds check.
     firsts: [BlockRef; 64],
-    /// Bit `k` is set iff `firsts[k]` is in no tree. Order `k` then has no other free block.
+    /// Bit `k` is set iff `firsts[k]` is a block in no tree. In this case order `k` has no other
+    /// free block.
     unplanted: u64,
     /// The arenas, by the numbers of their segments.
     pub arenas: SegmentTable<BuddySegment, S>,
     /// The bits of all arenas. The words of a removed arena are zero, except the first.
     pub words: S::Table<u64>,
-    /// For each order, the words of a removed arena, or `NONE`. The first of the words links to the
-    /// next removed arena.
+    /// For each order, the words of a removed arena, or `NONE`. The first of these words links to
+    /// the next removed arena.
     vacant: [u32; ORDERS],
 }
 
@@ -145,7 +146,7 @@ impl<S: Storage> FreeTrees<S> {
         self.firsts[order as usize % 64]
     }
 
-    /// Whether a block of `order` is free.
+    /// Returns whether a block of `order` is free.
     #[inline(always)]
     pub(super) fn holds(&self, arena: u32, node: u64, order: u32) -> bool {
         let first = self.first(order);
@@ -168,20 +169,20 @@ impl<S: Storage> FreeTrees<S> {
         self.put(arena, node, order);
     }
 
-    /// Whether the only free block of `order` is in no tree.
+    /// Returns whether the only free block of `order` is in no tree.
     #[inline(always)]
     fn is_unplanted(&self, order: u32) -> bool {
         self.unplanted >> order & 1 == 1
     }
 
-    /// Puts the only free block of `order` into the tree, because a second block follows.
+    /// Puts the only free block of `order` into its tree, because a second block follows.
     #[cold]
     fn plant(&mut self, only: BlockRef, order: u32) {
         self.unplanted &= !(1 << order);
         self.put(only.arena(), only.node(), order);
     }
 
-    /// Puts a block into the tree of the block's arena.
+    /// Puts a block into the tree of its arena.
     #[inline(always)]
     fn put(&mut self, arena: u32, node: u64, order: u32) {
         if !self.arenas[arena].tree.insert(node, &mut self.words) {
@@ -197,8 +198,8 @@ impl<S: Storage> FreeTrees<S> {
         }
     }
 
-    /// Removes the first block of `order`. The next block in the word, if any, is the new first
-    /// block.
+    /// Removes the first block of `order`. The next block in the same word, if there is one, is the
+    /// new first block.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, first: BlockRef, order: u32) {
         debug_assert!(first == self.first(order) && first != BlockRef::NONE, "the first block of the order is free");
@@ -214,7 +215,8 @@ impl<S: Storage> FreeTrees<S> {
             if beside != 0 { first.first_of(beside) } else { self.first_behind(first, order) };
     }
 
-    /// Returns the new first block of `order`, after the removal of a block alone in a word.
+    /// Returns the new first block of `order`, after a block was removed that was alone in its
+    /// word.
     #[inline(never)]
     fn first_behind(&mut self, removed: BlockRef, order: u32) -> BlockRef {
         self.removed(removed.arena(), removed.node(), order);
@@ -276,8 +278,8 @@ impl<S: Storage> FreeTrees<S> {
         })
     }
 
-    /// Checks the trees, the bitmap, and the counts. `run` holds the orders of the remainder's
-    /// blocks, which lie in `run_arena`.
+    /// Checks the trees, the bitmap, and the counts. `run` has the orders of the remainder's
+    /// blocks, which are in `run_arena`.
     pub(super) fn check(&self, run_arena: u32, run: u64) -> Result<(), &'static str> {
         if !self.arenas_by_order.check() {
             return Err("a summary of the arenas disagrees with what it summarises");

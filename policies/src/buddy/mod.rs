@@ -4,15 +4,15 @@
 //! tree        for every arena, an implicit tree of bits: free or not
 //! bitmap      for every order, the arenas with a free block of the order
 //! free trees  both, and for every order the first free block of all arenas
-//! remainder   a run of free blocks in no tree: the rest of the block split last
+//! remainder   a run of free blocks in no tree: the rest of the block that was split last
 //!
 //!             |■■■■■■■■|■■|□□|□□□□|□□□□□□□□|  bit k of `rest`: a block of order k, smallest first
 //!                      ^front                  `rest` is also the number of leaves
 //! ```
 //!
-//! Trees and remainder together hold exactly the free blocks of a buddy system with immediate
-//! splits and merges. But splitting a block down to a small block costs a single subtraction from
-//! `rest`, and the first merging free costs a single addition, instead of a bit per level.
+//! The trees and the remainder together have exactly the free blocks of a buddy system that splits
+//! and merges at once. But splitting a block down to a small one costs a single subtraction from
+//! `rest`, and the first free that merges costs a single addition, instead of a bit for each level.
 
 use alloc::boxed::Box;
 use cachalot_core::config::{OptionReference, Suballocation};
@@ -30,16 +30,16 @@ mod tree;
 use free_trees::{BlockRef, FreeTrees};
 use tree::MAX_ORDER;
 
-/// Bytes of the smallest block, a leaf: twice [`UNIT`](cachalot_core::UNIT).
+/// The size in bytes of the smallest block, a leaf: twice [`UNIT`](cachalot_core::UNIT).
 pub(crate) const MIN_BLOCK: u64 = 1 << MIN_BLOCK_LOG2;
 const MIN_BLOCK_LOG2: u32 = 10;
 
-/// Bytes of the largest arena: 32 TiB. A larger request finds no room.
+/// The size in bytes of the largest arena: 32 TiB. There is no room for a larger request.
 pub(crate) const MAX_ARENA: u64 = MIN_BLOCK << MAX_ORDER;
 
-/// The policy: requests are rounded up to powers of two, from 1 KiB. A free block is split in
-/// halves until a half fits, and merges with its sibling once both are free. So no memory is wasted
-/// between blocks, and up to half of each block inside.
+/// The policy: requests are rounded up to powers of two, from 1 KiB. A free block is split into
+/// halves until a half fits, and merges with its sibling when both are free. So no memory is wasted
+/// between blocks, but up to half of each block is wasted inside it.
 pub(crate) const POLICY: Suballocation = Suballocation {
     type_name: "Buddy",
     round: Some(round),
@@ -66,24 +66,25 @@ pub(crate) fn round(bytes: u64) -> u64 {
     2 << ((bytes - 1) | (MIN_BLOCK - 1)).ilog2()
 }
 
-/// A run of free blocks in no tree, in ascending order: the rest of the block split last.
+/// A run of free blocks in no tree, in ascending order: the rest of the block that was split last.
 #[derive(Clone, Copy)]
 struct Remainder {
-    /// The arena of the run; `NONE` iff `rest` is 0: the run is empty.
+    /// The arena of the run; `NONE` iff `rest` is 0, and the run is empty.
     arena: u32,
     /// The leaf at the front of the run.
     front: u64,
-    /// Number of leaves in the run. Each set bit is a block.
+    /// The number of leaves in the run. Each set bit is a block.
     rest: u64,
-    /// The end of a block that joins the run: `front`. Or 0, if the first block is a left sibling:
-    /// the run then consists of the first block, and only the right sibling joins.
+    /// A block that ends at this leaf joins the run. This is `front`, or 0 if the first block is a
+    /// left sibling. In this case the run is only the first block, and only its right sibling
+    /// joins.
     append_at: u64,
 }
 
 impl Remainder {
     const NONE: Self = Self { arena: NONE, front: 0, rest: 0, append_at: 0 };
 
-    /// Returns the run of `rest` leaves from `front` on, left behind an allocated block.
+    /// Returns the run of `rest` leaves from `front` on, which are left after an allocated block.
     fn behind(arena: u32, front: u64, rest: u64) -> Self {
         if rest == 0 { Self::NONE } else { Self { arena, front, rest, append_at: front } }
     }
@@ -105,14 +106,14 @@ impl Remainder {
     }
 }
 
-/// A buddy system over any number of arenas. A request takes the smallest sufficient block; of
-/// several, the block in the arena with the lowest number, and in this arena the block at the
+/// A buddy system over any number of arenas. A request takes the smallest block that is large
+/// enough. Of several, it takes one in the arena with the lowest number, and there the one at the
 /// lowest address.
 #[derive(Clone)]
 pub(crate) struct Buddies<S: Storage = Growable> {
-    /// Bytes to allocate from the device at a time, at least: a power of two.
+    /// The least number of bytes to allocate from the device at a time: a power of two.
     arena_bytes: u64,
-    /// The rest of the block split last.
+    /// The rest of the block that was split last.
     remainder: Remainder,
     /// All free blocks outside the remainder.
     trees: FreeTrees<S>,
@@ -145,8 +146,8 @@ impl<S: Storage> Buddies<S> {
         }
     }
 
-    /// Returns the first leaf of the remainder's block of `order`, if the remainder has a block of
-    /// `order` before `first`.
+    /// Returns the first leaf of the remainder's block of `order`, if it has one and this is before
+    /// `first`.
     #[inline(always)]
     fn remainder_before(&self, first: BlockRef, order: u32) -> Option<u64> {
         let leaf = self.remainder.leaf(order);
@@ -155,8 +156,9 @@ impl<S: Storage> Buddies<S> {
         before.then_some(leaf)
     }
 
-    /// Allocates a block of `order` from the remainder, whose smallest sufficient block has order
-    /// `found` and begins at `leaf`. The smaller blocks before `leaf` move into the trees.
+    /// Allocates a block of `order` from the remainder. The smallest block there that is large
+    /// enough has order `found` and starts at `leaf`. The smaller blocks before `leaf` move into
+    /// the trees.
     #[inline(always)]
     fn take_from_remainder(&mut self, leaf: u64, found: u32, order: u32) -> (SubBlock, FreeDelta) {
         let run = self.remainder;
@@ -184,8 +186,8 @@ impl<S: Storage> Buddies<S> {
         self.count_allocation(arena, leaf, found - order)
     }
 
-    /// Counts a block allocated after `splits` splits. Returns the sub-block, and how the free
-    /// blocks of the arena change.
+    /// Counts a block that was allocated with `splits` splits. Returns the sub-block, and the
+    /// change of the number of free blocks in the arena.
     #[inline(always)]
     fn count_allocation(&mut self, segment: u32, leaf: u64, splits: u32) -> (SubBlock, FreeDelta) {
         let entry = &mut self.trees.arenas[segment];
@@ -196,7 +198,7 @@ impl<S: Storage> Buddies<S> {
         (SubBlock { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
-    /// Frees a block with a free sibling: merges the two, then the merged block with the next
+    /// Frees a block that has a free sibling: merges the two, then the merged block with its
     /// sibling, and so on. Returns the number of merges.
     #[inline(never)]
     fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) -> u32 {
@@ -212,20 +214,20 @@ impl<S: Storage> Buddies<S> {
         order - given + self.add_to_remainder(node << order, order)
     }
 
-    /// Whether a block ends where the remainder begins, or is the sibling of the remainder's only
-    /// block.
+    /// Returns whether a block ends where the remainder starts and may join it, or is the sibling
+    /// of the remainder's only block.
     #[inline(always)]
     fn joins_remainder(&self, arena: u32, node: u64, order: u32) -> bool {
         let Remainder { arena: other, front, rest, append_at } = self.remainder;
         other == arena && ((node + 1) << order == append_at || (node ^ 1) << order == front && rest == 1 << order)
     }
 
-    /// Adds a block to the remainder. If the sibling of the remainder's first block is then free in
-    /// a tree, adds the sibling, too, and so on. Returns the number of merges.
+    /// Adds a block to the remainder. If the sibling of the first block is now free in a tree, adds
+    /// this sibling, too, and so on. Returns the number of merges.
     #[inline(always)]
     fn add_to_remainder(&mut self, leaf: u64, given: u32) -> u32 {
         let Remainder { arena, front, rest, .. } = self.remainder;
-        // The addition merges blocks of the run: once for each bit that carries.
+        // The addition merges blocks of the run, once for each bit that carries.
         let (front, rest) = (front.min(leaf), rest + (1 << given));
         let order = rest.trailing_zeros();
         let first = front >> order;
@@ -271,8 +273,8 @@ impl<S: Storage> SubAllocator for Buddies<S> {
         let order = order_of(size);
         let fitting = (self.trees.orders() | self.remainder.rest) >> order;
         if fitting & 1 == 1 {
-            // This load does not depend on the comparison with the remainder, so both proceed in
-            // parallel.
+            // This load does not depend on the comparison with the remainder, so the processor does
+            // both in parallel.
             let first = self.trees.first(order);
             if let Some(leaf) = self.remainder_before(first, order) {
                 return Ok(Some(self.take_from_remainder(leaf, order, order)));

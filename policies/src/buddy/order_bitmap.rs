@@ -1,5 +1,5 @@
-//! A bitmap for every order, of the arenas with a free block of the order, with summaries as
-//! high as the number of arenas needs.
+//! A bitmap for every order, of the arenas that have a free block of the order, with as many levels
+//! of summaries as the number of arenas needs.
 //!
 //! ```text
 //! orders     one bit for each order: some arena has a block
@@ -11,10 +11,10 @@ use super::tree::MAX_ORDER;
 use cachalot_core::Storage;
 use cachalot_core::records::Table;
 
-/// Number of orders.
+/// The number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// For each order, the arenas with a free block.
+/// The arenas that have a free block, for each order.
 #[derive(Clone)]
 pub(super) struct OrderBitmap<S: Storage> {
     /// Bit `k` is set iff `top[k]` is not zero.
@@ -24,7 +24,7 @@ pub(super) struct OrderBitmap<S: Storage> {
     /// The levels below `top`, the lowest first, with `ORDERS` words per row. The first `height`
     /// levels are in use.
     below: [S::Table<u64>; 2],
-    /// Number of levels below `top`.
+    /// The number of levels below `top`.
     height: usize,
 }
 
@@ -35,8 +35,8 @@ impl<S: Storage> Default for OrderBitmap<S> {
 }
 
 impl<S: Storage> OrderBitmap<S> {
-    /// Makes room for arenas with numbers below `count`, at most 262,144. Returns false if a table
-    /// is full.
+    /// Makes room for arenas with numbers below `count`, which can be at most 262,144. Returns
+    /// false if a table is full.
     pub(super) fn make_room_for(&mut self, count: usize) -> bool {
         while count > 64 << (6 * self.height) {
             let Some(table) = self.below.get_mut(self.height) else { return false };
@@ -99,8 +99,8 @@ impl<S: Storage> OrderBitmap<S> {
         self.orders &= !(u64::from(self.top[order] == 0) << order);
     }
 
-    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has a
-    /// free block of `order`.
+    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has
+    /// one.
     pub(super) fn first(&self, order: u32) -> u32 {
         let order = order as usize;
         let mut at = self.top[order].trailing_zeros();
@@ -110,7 +110,7 @@ impl<S: Storage> OrderBitmap<S> {
         at
     }
 
-    /// Whether `arena` has a free block of `order`, as far as the bitmap knows.
+    /// Returns whether the bitmap records a free block of `order` in `arena`.
     pub(super) fn holds(&self, order: u32, arena: u32) -> bool {
         let at = arena as usize;
         let word =
@@ -118,7 +118,7 @@ impl<S: Storage> OrderBitmap<S> {
         word >> (at % 64) & 1 == 1
     }
 
-    /// Whether the summaries agree with the rows below.
+    /// Returns whether the summaries agree with the rows below.
     pub(super) fn check(&self) -> bool {
         (0..ORDERS).all(|order| {
             let is_set = |level: usize, at: usize| {

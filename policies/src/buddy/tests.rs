@@ -19,8 +19,8 @@ fn buddies<S: Storage>(arena_bytes: u64) -> Buddies<S> {
     Buddies::new(arena_bytes)
 }
 
-/// Adds a segment for pieces of `size`, like a heap. Returns the segment's bytes; `None` if the
-/// policy has no room.
+/// Adds a segment for pieces of `size`, as a heap does. Returns its length in bytes, or `None` if
+/// the policy has no room.
 fn obtain<S: Storage>(buddies: &mut Buddies<S>, segment: u32, base: u64, size: u64) -> Option<u64> {
     let bytes = buddies.segment_bytes(size);
     buddies.make_room(bytes, size).then(|| buddies.add_segment(segment, base, bytes, size))?;
@@ -37,7 +37,7 @@ fn piece(addr: u64, segment: u32) -> SubBlock {
     SubBlock { addr, segment, number: NONE }
 }
 
-/// Takes a piece of segment 0, as predicted. Returns the piece's offset.
+/// Takes a piece of segment 0, after predicting it. Returns its offset.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
     let predicted = buddies.peek(size);
     let SubBlock { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
@@ -106,7 +106,7 @@ fn blocks_split_leftmost_and_merge_with_their_siblings() {
     assert_eq!(map(&all), [(0, 16)]);
     assert_eq!(take(&mut all, KIB), 0);
     assert_eq!(map(&all), [(1, 1), (2, 2), (4, 4), (8, 8)]);
-    // The smallest that fits, not the first: 4 KiB passes by what is smaller.
+    // The smallest block that fits is taken, not the first one: 4 KiB passes smaller blocks.
     assert_eq!(take(&mut all, 4 * KIB), 4 * KIB);
     assert_eq!(map(&all), [(1, 1), (2, 2), (8, 8)]);
     assert_eq!(take(&mut all, 2 * KIB), 2 * KIB);
@@ -116,7 +116,7 @@ fn blocks_split_leftmost_and_merge_with_their_siblings() {
     // Neighbours that are not siblings stay separate: [1, 2) and [2, 4).
     give(&mut all, 2 * KIB, 2 * KIB);
     assert_eq!(map(&all), [(1, 1), (2, 2), (10, 2), (12, 4)]);
-    // Of two equal blocks the one at the lower address.
+    // Of two blocks of the same size, the one at the lower address is taken.
     assert_eq!(take(&mut all, 2 * KIB), 2 * KIB);
     give(&mut all, 2 * KIB, 2 * KIB);
     give(&mut all, 8 * KIB, 2 * KIB);
@@ -135,7 +135,7 @@ fn a_block_that_was_split_earlier_merges_while_another_is_the_remainder() {
     assert_eq!(map(&all), [(4, 4)]);
     give(&mut all, 8 * KIB, 8 * KIB);
     assert_eq!(take(&mut all, 4 * KIB), 4 * KIB);
-    // The upper half is split now; the lower one merges without it.
+    // Now the upper half is split, and the lower one merges without it.
     assert_eq!(take(&mut all, KIB), 8 * KIB);
     for (at, kib) in [(1, 1), (2, 2), (4, 4), (0, 1)] {
         give(&mut all, at * KIB, kib * KIB);
@@ -153,7 +153,7 @@ fn an_arena_fills_to_the_last_leaf() {
         assert_eq!(all.take_told(KIB).unwrap_or_default(), Some(piece(BASE + at * KIB, 0)));
     }
     assert_eq!((all.take_told(KIB).unwrap_or_default(), free(&all, 0).len(), all.check()), (None, 0, Ok(())));
-    // Every other one: no two siblings, so nothing merges.
+    // Every second one is freed, so no two are siblings and nothing merges.
     for at in (0..4096).step_by(2) {
         all.give_told(piece(BASE + at * KIB, 0), KIB);
     }
@@ -177,7 +177,7 @@ fn the_smallest_block_is_taken_whichever_arena_has_it() {
     all.give_told(piece(BASE, 0), 2 * KIB);
     all.remove_segment(0);
     assert_eq!(all.check(), Ok(()));
-    // The words of an arena are used again, and its number.
+    // The words of an arena are used again, and so is its number.
     let words = all.trees.words.len();
     assert_eq!(obtain(&mut all, 0, BASE * 2, KIB), Some(8 * KIB));
     assert_eq!(all.trees.words.len(), words);
@@ -209,7 +209,7 @@ fn a_table_that_is_full_is_found_out_before_anything_changes() {
     small.remove_segment(5);
     assert_eq!(obtain(&mut small, 5, BASE, KIB), Some(32 * KIB));
     assert_eq!(small.check(), Ok(()));
-    // No arenas beyond the first 64 without a row for each 64.
+    // Beyond the first 64, there are no arenas without a row for each 64.
     let mut rows = OrderBitmap::<Fixed<1, 1, { 2 * ORDERS }, 1>>::default();
     assert_eq!([64, 128, 129].map(|count| rows.make_room_for(count)), [true, true, false]);
     let mut none = buddies::<Fixed<1, 1, 0, 1>>(KIB);
@@ -238,7 +238,7 @@ fn arenas_are_found_in_order_however_many() {
     assert!(!OrderBitmap::<Growable>::default().make_room_for((1 << 18) + 1));
 }
 
-/// A buddy system with a set of free blocks, split and merged immediately.
+/// A buddy system that is a set of free blocks, and splits and merges at once.
 #[derive(Default)]
 struct Model {
     /// Order, segment and offset of each free block.
@@ -279,7 +279,7 @@ fn base(segment: u32) -> u64 {
 enum Step {
     Take(u32),
     Give(usize),
-    /// Frees the block taken last.
+    /// Frees the block that was taken last.
     Undo,
     Release,
 }
@@ -295,13 +295,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Drives the policy like a heap, with tables soon full.
+    /// Drives the policy as a heap does, with tables that are soon full.
     #[test]
     fn a_full_table_changes_nothing(steps in steps((0_u32..9, 1..=KIB).prop_map(|(order, more)| (KIB << order) - KIB + more), 150)) {
         World::new(buddies::<Fixed<1, 1, 12, 1>>(64 * KIB), |bytes| Some(round(bytes)), None, 12).run(&steps)?;
     }
 
-    /// Compares the free and the taken blocks with the model after every step. In the end every
+    /// Compares the free and the taken blocks with the model after every step. At the end, every
     /// segment is wholly free.
     #[test]
     fn agrees_with_splitting_and_merging_at_once(steps in prop::collection::vec(step(), 1..250), arena in 0_u32..13) {

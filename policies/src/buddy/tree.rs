@@ -1,5 +1,5 @@
-//! The free blocks of an arena as bits: an implicit binary tree, with summaries for finding the
-//! first block of a depth.
+//! The free blocks of an arena as bits: an implicit binary tree, with summaries to find the first
+//! block of a depth.
 //!
 //! ```text
 //! node           1       the arena    bit n of level 0 is set  iff  block n is free
@@ -7,10 +7,10 @@
 //!         100 101 110 111              bit n of level 2 is set  iff  word n of level 1 is not zero
 //! ```
 //!
-//! Block `n` consists of `2n` and `2n + 1`, the sibling of block `n` is `n ^ 1`, and the first leaf
-//! is `n << order`. A word has 64 nodes of one depth, except word 0, which has the depths 0 to 5
-//! from bit 1 on. Bit `q` of a summary stands for word `q`, and so for 64 nodes six levels further
-//! down. The search at the depths `6j` to `6j + 5` therefore begins at word 0 of level `j`.
+//! Block `n` consists of `2n` and `2n + 1`, its sibling is `n ^ 1`, and its first leaf is
+//! `n << order`. A word has 64 nodes of one depth, except word 0, which has the depths 0 to 5 from
+//! bit 1 on. Bit `q` of a summary is about word `q`, and so about 64 nodes that are six levels
+//! lower. So the search at the depths `6j` to `6j + 5` starts at word 0 of level `j`.
 
 /// The highest order of an arena: as many levels as fit in [`Tree`].
 pub(super) const MAX_ORDER: u32 = 6 * LEVELS as u32 - 1;
@@ -21,17 +21,18 @@ const LEVELS: usize = 6;
 pub(super) struct Tree {
     /// Log2 of the number of leaves.
     order: u32,
-    /// The first word of every level; 0 for a level absent from the tree.
+    /// The first word of every level; 0 for a level that the tree does not have.
     levels: [u32; LEVELS],
 }
 
-/// Returns the number of words of a level, at least 1: every search begins at a node of word 0.
+/// Returns the number of words of a level. It is at least 1, because every search starts at a node
+/// of word 0.
 fn level_words(order: u32, level: usize) -> usize {
     1 << order.saturating_sub(5 + 6 * level as u32)
 }
 
-/// For every depth, the first level of the search, and the bits of the depth in word 0 of the
-/// level.
+/// For every depth, the level at which the search starts, and the bits of the depth in word 0 of
+/// this level.
 const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     let mut begin = [(0, 0); MAX_ORDER as usize + 1];
     let mut depth = 0;
@@ -52,13 +53,13 @@ impl Tree {
     /// The tree of a vacant entry.
     pub(super) const NONE: Self = Self { order: 0, levels: [0; LEVELS] };
 
-    /// Returns the number of words of an arena of `order`: 2 bits per leaf, and a 63rd more. All
-    /// words are zero at first.
+    /// Returns the number of words of an arena of `order`: 2 bits for each leaf, and a 63rd more.
+    /// All words are zero at first.
     pub(super) fn words(order: u32) -> usize {
         (0..=order as usize / 6).map(|level| level_words(order, level)).sum()
     }
 
-    /// Returns the tree with the words from `start` on.
+    /// Returns the tree that has the words from `start` on.
     pub(super) fn at(start: u32, order: u32) -> Self {
         let mut levels = [0; LEVELS];
         let mut at = start;
@@ -84,15 +85,15 @@ impl Tree {
         1 << self.order
     }
 
-    /// Whether block `node` is free. Node 0 is no block, and is never free.
+    /// Returns whether block `node` is free. Node 0 is no block, and is never free.
     #[inline(always)]
     pub(super) fn holds(&self, node: u64, words: &[u64]) -> bool {
         words[self.word(0, node)] >> (node % 64) & 1 == 1
     }
 
-    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries
-    /// are right then. Returns false for word 0, because the depths of word 0 share a single word.
-    /// After false the caller continues with [`inserted`](Self::inserted).
+    /// Sets the bit of block `node`. Returns true if the word was not zero before, because then the
+    /// summaries are right already. Always returns false for word 0, because several depths share
+    /// it. After false, the caller continues with [`inserted`](Self::inserted).
     #[inline(always)]
     pub(super) fn insert(&self, node: u64, words: &mut [u64]) -> bool {
         let word = &mut words[self.word(0, node)];
@@ -110,7 +111,7 @@ impl Tree {
             let word = &mut words[self.word(level, at)];
             let before = *word;
             *word |= 1 << (at % 64);
-            // A summary word that was not zero has its own bit set in the level above already.
+            // If a summary word was not zero, its bit in the level above is set already.
             if at >= 64 && before != 0 {
                 return false;
             }
@@ -118,8 +119,8 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 1 << at
     }
 
-    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose
-    /// blocks have several depths.
+    /// Returns the bits of the other free blocks in the word of block `node`. Returns 0 for word 0,
+    /// because its blocks have several depths.
     #[inline(always)]
     pub(super) fn beside(&self, node: u64, words: &[u64]) -> u64 {
         let bits = words[self.word(0, node)] & !(1 << (node % 64));
@@ -166,8 +167,8 @@ impl Tree {
         at
     }
 
-    /// Returns the first free block at or after `node`, which lies at `depth` or just past the end
-    /// of `depth`. Reads every word on the way.
+    /// Returns the first free block at or after `node`, which is at `depth` or just past the end of
+    /// `depth`. Reads every word on the way.
     pub(super) fn next(&self, depth: u32, node: u64, words: &[u64]) -> Option<u64> {
         let end = 2 << depth;
         let mut at = node;
@@ -181,12 +182,12 @@ impl Tree {
         None
     }
 
-    /// Whether the summaries agree with the words below.
+    /// Returns whether the summaries agree with the words below.
     pub(super) fn check(&self, words: &[u64]) -> bool {
         (1..=self.order as usize / 6).all(|level| {
             let (first, below) = (self.levels[level] as usize, self.levels[level - 1] as usize);
             let count = level_words(self.order, level - 1);
-            // Word 0 is not summarised: the search begins in it.
+            // Word 0 is not summarised, because the search starts in it.
             words[first] & 1 == 0
                 && (1..count).all(|at| (words[below + at] != 0) == (words[first + at / 64] >> (at % 64) & 1 == 1))
         }) && words[self.start() as usize] & 1 == 0
