@@ -39,7 +39,7 @@ pub(crate) fn left_out(book: &BookView) -> Vec<String> {
     }
     if book.unnamed > 0 {
         let bookings = plural(book.unnamed, "booking");
-        lines.push(format!("the table of objects was full: {bookings} stand under (others)"));
+        lines.push(format!("the table of objects was full: {bookings} are counted under (others)"));
     }
     if book.unknown_frees > 0 {
         lines.push(format!("{} of memory that is in no book", plural(book.unknown_frees, "free")));

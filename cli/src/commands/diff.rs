@@ -15,19 +15,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
-Show what grew between two memory snapshots of PyTorch or cachalot: the totals of
-each device, and the blocks that are not free, by call stack
+Show what grew between two memory snapshots of PyTorch or cachalot: the totals
+of each device, and the blocks that are not free, by call stack
 
 Two snapshots of one process find a leak. Two snapshots of two versions of a
 program find the change that needs more memory: with --ignore-lines, stacks that
-differ in line numbers only are one stack. --at compares the peaks, which need
+differ only in line numbers count as one. --at compares the peaks, which need
 recorded events, instead of the ends.
 
 pending            freed by the program, and still used by other streams
 free               memory of the cache
 
---fail-above is for continuous integration: exits with 1 if the reserved memory
-of a device, or its allocated and pending memory together, grew by more.
+--fail-above is for continuous integration: the command exits with 1 if the
+reserved memory of a device, or its allocated and pending memory together, grew
+by more.
 
 --json prints an object with schema, before, after, at, devices, stacks (every
 changed stack with all frames), failed; sizes in bytes.

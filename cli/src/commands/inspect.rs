@@ -19,17 +19,18 @@ const LONG_ABOUT: &str = "\
 Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
 or not
 
-The report opens with a sentence: what was reserved and live at most, and the
-setting of PyTorch's allocator that would have saved some of it. The history is
-replayed with the recorded settings and with a few others, unless it has some
-million events. Without a history, the sentence is about the end: what is in
-use, stuck in holes, and idle.
+The report starts with a sentence: how much was reserved and live at most, and
+the setting of PyTorch's allocator that would have saved some of it. The history
+is replayed with the recorded settings and with a few others, unless it has more
+than four million events. Without a history, the sentence is about the end: what
+is in use, stuck in holes, and idle.
 
 The report has the totals of each device at the end, and at the peaks if events
 were recorded; the call stacks of all blocks not free, by bytes and then by age;
 the segments in use with the most free memory, which the process cannot release
 while a segment is in use; and for each failed request the changes with which
-the request would have succeeded. StackPrinter and ages are shown as far as recorded.
+the request would have succeeded. Stacks and ages are shown if they were
+recorded.
 
 pending            freed by the program, and still used by other streams
 in use             allocated or pending
@@ -48,12 +49,12 @@ in one piece       free memory of the device, and all free memory here
 missing            bytes that no change of the allocator could have found: the
                    program has to use less memory
 
-Free memory before the end is reconstructed backwards. A block freed since then
-counts with the requested size, rounded up to 512 bytes.
+Free memory before the end is reconstructed from the end backwards. A block that
+was freed by then counts with its requested size, rounded up to 512 bytes.
 
 --json prints an object for each file with schema, file, answers (with record,
-sentence, better, rescues; about a record without a history end), totals, peaks, largest, oldest, segments, failures; sizes in
-bytes.
+sentence, better, rescues; without a history, with end), totals, peaks, largest,
+oldest, segments, failures; sizes in bytes.
 
 Exits with 2 for invalid input.";
 

@@ -15,11 +15,14 @@ const LONG_ABOUT: &str = "\
 Show who held the device's memory at the end of a program: the book that
 cachalot run --ledger-file FILE wrote, by shared object and kind
 
-segment            taken by the allocator to serve requests
+segment            memory that the allocator took to serve requests
 served             requests served from segments (run --ledger)
-plain, pages,      as the program asked the driver
+plain, pages,      memory that the program asked the driver for
 pool, array
-context, module    what contexts, and modules, libraries and kernels took
+managed, host      managed memory, and pinned memory of the host: in no sum of
+                   the device
+context, module,   what contexts, code (modules, libraries, kernels), graphs and
+graph, other       other calls took
 unexplained        the driver's own figure, less the book at that moment
 
 --json prints an object with schema, file, books; sizes in bytes.

@@ -23,21 +23,23 @@ Predict the peak of reserved memory before anything runs
 A FILE is a record, as for `compare`, or a list of requests: CSV with the header
 `request,block,size,stream`, with `a` for a request, `f` for a free, and `e` for
 a call that empties the cache. `python -m cachalot_gpu.predict script.py` writes
-such a list on a machine without a GPU, and predicts it. The with its recorded settings and calls, and under every policy but `planned`, for
-which a program announces its iterations. It goes on after a request that runs
-out of memory. With the recorded batch and limit, the first row is the recording
-itself. Under a limit, the first line tells whether the program fits.
+such a list on a machine without a GPU, and predicts it. The program runs with
+its recorded settings and calls, and under every policy except `planned`, which
+needs a program that announces its iterations. It continues after a request that
+runs out of memory. With the recorded batch and limit, the first row is the
+recording itself. Under a limit, the first line says whether the program fits.
 
 --batch-scale 2 doubles the batch. With one record, a rule decides which sizes
 grow. A block that is alive at the end of the record, or for half of the record,
-stays: weights, optimizer state. A block of the size of such a block, of half or
-twice that size, stays: gradients, temporaries of the optimizer, casts of
-weights. Everything else grows. The record must hold several steps, and end between two. With --beside, a
+keeps its size: weights, optimizer state. A block with the size of such a block,
+or half or twice that size, keeps its size, too: gradients, temporaries of the
+optimizer, casts of weights. Everything else grows. The record must contain
+several whole steps, and end between two or with the program. With --beside, a
 record of the same program at --beside-scale times the batch, every size is on
 the line through its two recorded sizes.
 
 peak allocated  bytes of all blocks, with the rounding of the policy
-peak reserved   bytes held from the device; no peak is told of what fails
+peak reserved   bytes held from the device; a contender that fails has no peak
 OOMs            requests that run out of memory under --limit
 first           the number of the first of them, and the largest
 
@@ -51,8 +53,8 @@ peak_reserved_bytes, ooms, largest_failed_bytes, first_failed_request.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
 call for another reason than lack of memory. With --fail-on-oom, the status is
-also 1 if a contender of --policy or --config runs out of memory, or without
-both the first row.";
+also 1 if a contender of --policy or --config runs out of memory; without both
+options, if the first row does.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -91,7 +93,7 @@ pub(crate) struct PredictArgs {
         long = "config",
         value_name = "STRING",
         value_parser = Configuration::parse,
-        help = "A configuration beside the defaults, any number of times: for the policy it begins with, else for each \
+        help = "A configuration besides the defaults, any number of times: for the policy it starts with, else for each \
                 of --policy that has its keys, else for `caching`"
     )]
     configurations: Vec<Configuration>,

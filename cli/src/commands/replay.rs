@@ -33,16 +33,17 @@ compared        recorded decisions and blocks that were compared with the
                 replay, and how many of them differ
 statistics      final statistics that were compared
 differing stats how many of them differ
-plan            bytes of the plan of the planned policy; the columns behind it
+plan            bytes of the plan of the planned policy; the columns after it
                 count requests that were served from the plan, that outlive an
                 iteration, and that deviate from the plan in one of four ways
 
 --json prints an object for each record with schema, file, record, all figures,
 and every statistic.
 
-Exits with 2 for input that cannot be used, else with 1 if a decision differs,
-an allocator refused a call, or a request ran out of memory that the recorded
-program was served: under PyTorch, the program would have failed there.";
+Exits with 2 for input that cannot be used, otherwise with 1 if a decision
+differs, if an allocator refused a call, or if a request ran out of memory that
+succeeded in the recorded program: under PyTorch, the program would have failed
+there.";
 
 const EXAMPLES: &str = "\
 Examples:

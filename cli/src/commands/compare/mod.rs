@@ -30,21 +30,21 @@ const RECORD: &str = ".csv.gz";
 const LONG_ABOUT: &str = "\
 Run recorded programs with every policy and configuration, side by side
 
-Each contender, a policy with a configuration, runs the program behind a record
-on a simulated device of 139 GiB, or of the limit's size if that is more. The
-program is its requests with the bytes that were asked for, its frees, streams
-and captured graphs (one private pool). A freed block that other streams still
-use is theirs until the record says that it was complete. The program goes on
-after a request that runs out of memory.
+Each contender is a policy with a configuration. It runs the recorded program on
+a simulated device of 139 GiB, or of the limit's size if that is more: the
+requests with the bytes that were asked for, the frees, streams and captured
+graphs (in one private pool). A freed block that other streams still use is
+reused only after the point where the record says that their work was complete.
+The program continues after a request that runs out of memory.
 
 The first row is the recording: its settings, its calls of empty_cache(), its
 peaks. With an option that changes the program or the limit, the first row is a
 replay with the recorded settings.
 
-The first sentence about a program says what was reserved and live at most, and
-which setting of PyTorch's allocator would have saved some of it. A few settings
-are tried, whatever the contenders. A simpler setting is preferred if it holds
-less than 3 % more.
+The first sentence about a program says how much was reserved and live at most,
+and which setting of PyTorch's allocator would have saved some of it. For this
+sentence a few settings are always tried, whichever contenders are named. A
+simpler setting is preferred if it holds less than 3 % more.
 
 peak reserved   bytes held from the device, which gives exactly what is asked
                 for: a driver rounds small requests up to pages
@@ -52,13 +52,13 @@ to the first    the difference of peak reserved to the first row
 utilisation     peak live / peak reserved
 peak live       bytes that the program asked for and holds
 driver calls    allocations, frees, calls for mappings, and others (events,
-                questions), failed ones included
+                queries), failed ones included
 driver time     what those calls cost on a device, estimated by size; waiting
                 costs nothing. --costs FILE replaces the table of an H200:
                 `call,bytes,us` lines with the driver's names
                 (cuMemAlloc,2097152,31), sizes ascending; between two sizes,
                 time grows evenly; `cuMemAddressReserve,,4.5` for any size;
-                `#` begins a comment
+                `#` starts a comment
 cold            with --passes: driver time an allocation in the first pass
 steady          the same in the later passes, their mean
 longest stall   the most driver time of a single request, over all passes
@@ -69,8 +69,8 @@ ns/op           median time of an operation on this machine, the simulation of
 OOMs            requests that ran out of memory
 fragmentation   1 - largest free block / all free blocks, just after the most
                 was held from the device
-*               the contender with the fewest OOMs, of those the one with the
-                least peak reserved; `direct` is a yardstick and never marked
+*               the contender with the fewest OOMs, and among those the least
+                peak reserved; `direct` is only a reference, and never marked
 
 The planned policy observes the first half of a program and serves the second
 half from a plan, made in plan_deadline_ms: its bytes, ns/op and fragmentation
@@ -78,20 +78,20 @@ are those of the second half. The figures of the other policies are those of
 the whole program.
 
 --json prints an object for each record and contender with schema, file, record,
-is_recorded (whether the peaks and ooms are those of the recording), tells_config
-(whether the record has its settings), policy, config, utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
-driver_us_by_call (by the driver's names), driver_us, allocations, passes,
-cold_us_per_allocation, steady_us_per_allocation (null for one pass),
-longest_stall_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
-operations, limit_bytes (null for none), and for the planned policy planned. The
-object of the first row also has answer (with sentence, better, rescues), unless
-the program is too long.
+is_recorded (whether the peaks and ooms are those of the recording),
+tells_config (whether the record has its settings), policy, config, utilisation,
+peak_live_bytes, peak_reserved_bytes, device_calls and driver_us_by_call (by the
+driver's names), driver_us, allocations, passes, cold_us_per_allocation,
+steady_us_per_allocation (null for one pass), longest_stall_us, ns_per_op, ooms,
+largest_failed_bytes, fragmentation, operations, limit_bytes (null for none),
+and for the planned policy planned. The object of the first row also has answer
+(with sentence, better, rescues), unless the program is too long.
 
-Exits with 2 for input that cannot be used, else with 1 if an allocator refused
-a call for another reason than lack of memory. A contender that runs out of
-memory is a result, and the status stays 0. With --fail-on-oom the status is 1
-if a contender of --policy or --config runs out of memory, or without both the
-first row.";
+Exits with 2 for input that cannot be used, otherwise with 1 if an allocator
+refused a call for another reason than lack of memory. A contender that runs out
+of memory is a result, and the status stays 0. With --fail-on-oom the status is
+1 if a contender of --policy or --config runs out of memory; without both
+options, if the first row does.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,7 +111,7 @@ pub(crate) struct CompareArgs {
         long = "config",
         value_name = "STRING",
         value_parser = Configuration::parse,
-        help = "A configuration beside the defaults, any number of times: for the policy it begins with \
+        help = "A configuration besides the defaults, any number of times: for the policy it starts with \
                 (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
     )]
     configurations: Vec<Configuration>,

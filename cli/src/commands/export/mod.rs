@@ -30,11 +30,11 @@ pprof        a heap profile for `pprof`: blocks, allocated, pending and
              reserved bytes by call stack
 openmetrics  text for Prometheus: memory by device, pool and stream at the end
 csv          the events of a device as a record for `cachalot replay`, with
-             the end of the program in NAME.expected.json.gz beside it
+             the end of the program in NAME.expected.json.gz next to it
 sqlite       a database with segments, blocks, events, stacks
 
-A name that ends in .gz compresses perfetto, openmetrics and csv; pprof is always
-compressed.
+A name that ends in .gz compresses perfetto, openmetrics and csv; pprof is
+always compressed.
 
 Exits with 2 for invalid input.";
 

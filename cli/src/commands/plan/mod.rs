@@ -24,41 +24,41 @@ and an offset for every buffer
 A FILE has one of three forms, recognized by the content, and may be compressed
 by gzip:
 
-table       id,lower,upper,size and optionally alignment, offset and gaps: a
-            buffer lives from lower up to, not including, upper; a given offset
-            stays; a buffer of 0 bytes takes no room. `3-6 8-9@0:64` in gaps
-            frees all bytes from 3 up to 6, and from 8 up to 9 those from 64
-            on. MiniMalloc's other names are read too: buffer or buffer_id,
+table       CSV with id,lower,upper,size and optionally alignment, offset and
+            gaps: a buffer lives from lower up to, not including, upper; a given
+            offset is kept; a buffer of 0 bytes takes no room. `3-6 8-9@0:64` in
+            gaps frees all bytes from 3 up to 6, and from 8 up to 9 those from
+            64 on. MiniMalloc's other names are read too: buffer or buffer_id,
             begin or start, and end, which is the last step of the life
 operators   JSON with devices, values and operators:
             {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\":
             [{\"name\": \"add\", \"inputs\": [\"x\"],
             \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}.
             docs/planning.md explains every key
-record      of an allocator, as for replay: each allocation of one section is a
-            buffer until the block can be reused. The section is a repeated
-            part (a training step) if the record repeats, otherwise the whole
-            record. A buffer kept into the next step has its bytes all the
-            time. Blocks that live throughout the section are not in the plan;
-            a line below the table has their bytes. Streams do not matter: a
-            program that uses the plan has to order the streams
+record      the record of an allocator, as for replay: each allocation of one
+            section is a buffer until the block can be reused. The section is a
+            repeated part (a training step) if the record repeats, otherwise the
+            whole record. A buffer that is kept into the next step holds its
+            bytes during the whole step. Blocks that live throughout the section
+            are not in the plan; a line below the table gives their bytes.
+            Streams are ignored: a program that uses the plan has to order them
 
 peak          bytes of the plan: the largest end of a buffer, not rounded up
 lower bound   bytes that every plan needs
 gap           peak / lower bound - 1; `optimal` if no plan can be better
 
---json prints an object for each problem with schema, file, part (null where a file is
-one problem), algorithm (which found the plan), buffers, peak_bytes,
+--json prints an object for each problem with schema, file, part (null where a
+file is one problem), algorithm (which found the plan), buffers, peak_bytes,
 lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and
 answer (fits, does not fit, not decided; peak_bytes is null without a plan); for
 operators also taken and refused: the forwards with operator, value, input and
 why; for records also throughout_bytes, outside_bytes (most memory live in the
 section and not in the plan) and held_bytes (most memory that the recorded
-allocator held beside such memory).
+allocator held besides such memory).
 
--o writes for a table the columns of the table, and offset; for a record id (the
-number of the allocation), lower, upper, size, alignment, offset; for operators
-id, device, size, offset of every value in the plan.
+-o writes a CSV file. For a table it has the columns of the table, and offset;
+for a record id (the number of the allocation), lower, upper, size, alignment,
+offset; for operators id, device, size, offset of every value in the plan.
 
 Exits with 2 for invalid input, otherwise with 1 if a problem does not fit, is
 not decided, or has no plan.";
@@ -205,7 +205,7 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
         (None, None) => complain("no plan was found: --deadline gives more time, --algorithm another way"),
         (Some(plan), _) => {
             if let Err(fault) = verify(&task.problem, plan) {
-                complain(&format!("the plan of {} is none: {fault}", solved.algorithm));
+                complain(&format!("the plan of {} is wrong: {fault}", solved.algorithm));
             }
         }
         (None, Some(_)) => {}

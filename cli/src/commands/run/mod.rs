@@ -31,10 +31,10 @@ const NO_PROGRAM: u8 = 127;
 const LONG_ABOUT: &str = "\
 Start a program with a library in front of the CUDA driver
 
-The library serves the device memory that the program asks the driver for, keeps
-limits, and books who holds memory. Every other call goes to the driver. The
-program needs no change, and may link the CUDA runtime statically. Children of
-the program run in the same way.
+The library serves the device memory that the program asks the driver for,
+enforces limits, and keeps a book of who holds memory. Every other call goes to
+the driver. The program needs no change, and may link the CUDA runtime
+statically. Children of the program run in the same way.
 
 The command prepares a private folder, sets LD_LIBRARY_PATH, LD_PRELOAD and
 CACHALOT_RUN, and becomes the program. With CACHALOT_DISABLE=1 the program runs
@@ -49,7 +49,7 @@ Examples:
   cachalot run --group team --limit 40GiB -- ./job
   cachalot run --park-idle 5m -- ./server
   cachalot run --park-idle 5m --park-to /var/tmp -- ./server
-  cachalot run --record trace.csv.gz -- ./program";
+  cachalot run --record trace.csv -- ./program";
 
 /// Start a program with a library in front of the CUDA driver
 #[derive(clap::Args)]
@@ -69,14 +69,14 @@ pub(crate) struct RunArgs {
     /// Share the limit with every program of the named group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// The name of the process for park, wake and status; the program's without the option.
-    /// Children of the program have the name, too
+    /// The name of the process for park, wake and status; without the option, the name of the
+    /// program. Children of the program have the name, too
     #[arg(long, value_name = "NAME", value_parser = checked_name)]
     name: Option<String>,
-    /// Memory kept for the program, against all requests of the rest of the group
+    /// Memory kept for the program: the rest of the group cannot take it
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     low: Option<u64>,
-    /// The most memory of the group for the program
+    /// The most memory of the group that the program may take
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     max: Option<u64>,
     /// The share of the program relative to the weights of the rest of the group
@@ -89,7 +89,7 @@ pub(crate) struct RunArgs {
     /// Record the program's requests and frees as a trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Serve nothing: count, limit and record only
+    /// Serve no memory: only count, limit and record
     #[arg(long)]
     observe: bool,
     /// Have `cuMemFree` wait for the device, as the driver's does
@@ -107,18 +107,18 @@ pub(crate) struct RunArgs {
     /// Keep the call stack of each entry of the ledger
     #[arg(long)]
     ledger_stacks: bool,
-    /// Park the memory after so long without a call, such as 5m, 30s or 500ms: the contents go to
+    /// Park the memory after this time without a call, such as 5m, 30s or 500ms: the contents go to
     /// the host, and come back before the next call that may use the memory
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     park_idle: Option<Duration>,
-    /// Park the contents to files of a folder and not to the host's memory, for a host with less
+    /// Park the contents to files in this folder instead of the host's memory, for a host with less
     /// memory than the device. Lets `cachalot park` park the memory, too
     #[arg(long, value_name = "FOLDER")]
     park_to: Option<PathBuf>,
     /// Let `cachalot park` and the group park the memory
     #[arg(long)]
     parkable: bool,
-    /// Leave blocks of requests up to 1 MiB on the GPU while they take no more than so many bytes
+    /// Leave blocks of requests up to 1 MiB on the GPU while they take at most this many bytes
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "0")]
     keep_awake: u64,
     /// Have the group park this program when another member needs memory, and wait in turn for

@@ -13,8 +13,8 @@ Park a process: move its memory from the GPU to the host, until the program uses
 the GPU again, or cachalot wake
 
 The process is named by its id, by the name of cachalot run --name, or by its
-program. The process must run behind the library (cachalot run), under the
-same user. Addresses, graphs, modules, streams and events stay as they are.
+program. The process must run under cachalot run, and as the same user.
+Addresses, graphs, modules, streams and events stay as they are.
 
 --json prints an object with schema, processes, failures; sizes in bytes.
 
@@ -31,7 +31,7 @@ const WAKE_ABOUT: &str = "\
 Wake a process: move its memory back to the GPU
 
 A parked process wakes by itself when the program uses the GPU. The command
-does so before, for instance ahead of the first request.
+wakes it earlier, for example before the first request arrives.
 
 --json prints an object with schema, processes, failures; sizes in bytes.
 

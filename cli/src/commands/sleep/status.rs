@@ -11,8 +11,8 @@ use std::process::ExitCode;
 const LONG_ABOUT: &str = "\
 Show where the memory of processes is: on the GPU, or parked on the host
 
-Without an argument, a table has all processes of the user that can be parked.
-With the id or the name of a process, sentences tell how the process is.
+Without an argument, prints a table of all processes of the user that can be
+parked. With the id or the name of a process, describes its state in sentences.
 
 state      awake, parking, parked or waking
 idle       since the program's last submission of work
@@ -22,8 +22,8 @@ remains    memory that a park leaves on the GPU: contexts, modules and so on
 
 --json prints an object with schema, processes, failures; sizes in bytes.
 
-Exits with 0, with 1 if the named process does not answer, and with 2 if there
-is no such process.";
+Exits with 1 if the named process does not answer, and with 2 if there is no
+such process, otherwise with 0.";
 
 const EXAMPLES: &str = "\
 Examples:

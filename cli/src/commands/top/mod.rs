@@ -20,14 +20,13 @@ use std::thread;
 use std::time::Duration;
 
 const LONG_ABOUT: &str = "\
-Show who holds the devices' memory now, like nvidia-smi with reasons: each
-process of the user that has a book, by shared object and kind, beside the
-driver's own figure
+Show who holds the devices' memory now, and why: each process of the user that
+has a book, by shared object and kind, compared with the driver's own figure
 
-A process has a book if it was started by cachalot run. The driver's figure is
-of nvidia-smi, or the last one that a process was told. What neither a book nor
-nvidia-smi names is unexplained. A process that can be parked tells its state,
-and the bytes that it has on the host.
+A process has a book if it was started by cachalot run. The driver's figure
+comes from nvidia-smi, or is the last one that a process received. What neither
+a book nor nvidia-smi names is unexplained. A process that can be parked reports
+its state, and the bytes that it has on the host.
 
 On a terminal the table is shown again every second. The keys m, n, p and i sort
 the processes by memory, name, process id and idle time, and q quits.

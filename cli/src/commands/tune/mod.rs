@@ -21,26 +21,29 @@ use std::time::{Duration, Instant};
 const LONG_ABOUT: &str = "\
 Search the best settings for your own recorded programs
 
-The search runs the programs with many candidates, a policy with settings, on
-all cores and without a GPU, as `compare` does. Gains are measured against each
-recording's own settings and calls of empty_cache(). The first search tries what
-PyTorch's own allocator understands (as of PyTorch 2.11; a key that an earlier
-version refuses has to gain 3 % more, and is marked), and the second all
-policies of cachalot but `planned`, for which a program announces its
-iterations. The last lines to print are the settings themselves: a value of
-PYTORCH_CUDA_ALLOC_CONF for PyTorch, and of CACHALOT_CONF for cachalot.
+The search runs the programs with many candidates, as `compare` does: on all
+cores and without a GPU. A candidate is a policy with settings. Gains are
+measured against each recording's own settings and calls of empty_cache().
+
+There are two searches. The first tries what PyTorch's own allocator understands
+(as of PyTorch 2.11; a key that an earlier version refuses has to gain 3 % more,
+and is marked). The second tries all policies of cachalot except `planned`,
+which needs a program that announces its iterations. Each prints the best
+settings as a line to copy: PYTORCH_CUDA_ALLOC_CONF for PyTorch, and
+CACHALOT_CONF for cachalot.
 
 A part of the programs is held back: the search does not see it. A candidate is
 recommended only if no program, seen or held back, becomes worse by more than
-1 % (--most-harm), fails more requests, or exceeds the budget; in a program
-seen, less than a segment more (20 MiB) is no harm. If requests fail, a setting
-that serves them comes first, whatever memory it needs. A recommendation has
-only keys that change something. Of several programs, half
-are held back; records of one program under different settings stay together,
-and so do the devices of one snapshot.
-Of a single program, the later part is held back: the program is cut between
-two iterations, and the later part begins with requests for what is live there.
---held-back names the programs to hold back.
+1 % (--most-harm), fails more requests, or exceeds the budget. In a program that
+was seen, growth by less than a segment (20 MiB) does not count. If requests
+fail, a setting that serves them comes first, whatever memory it needs. A
+recommendation has only keys that change something.
+
+Of several programs, half are held back; records of one program under different
+settings stay together, and so do the devices of one snapshot. Of a single
+program, the later part is held back: the program is cut between two iterations,
+and the later part starts with requests for what is live there. --held-back
+names the programs to hold back.
 
 --for memory looks for the least peak of reserved memory, within a budget of
 driver time a request for each program (--time-budget; the first 10 ms of a
@@ -52,23 +55,23 @@ reserved     change of the peak of reserved memory in the programs seen, their
 driver time  the same of the time in the driver; estimated, as in `compare`
 held back    change of what is to be made small, in the programs held back;
              only candidates that led the search are checked
-worst        the same in the worst of all these programs
+worst        the same in the worst of the programs seen and held back
 a request    driver time of a request on average
 note         baseline: what others are measured against; best; over budget;
              worse: a program seen becomes worse by more than --most-harm;
              unconfirmed: a program held back does, or exceeds the budget, or
              nothing is gained there
 
-Equal files, options and seeds lead to equal results, unless --deadline ends the
-search: the best found so far is printed then.
+The same files, options and seed give the same results, unless --deadline ends
+the search: then the best found so far is printed.
 
 --json prints one object with schema, for, seed, baseline (null for the recorded
 settings), recorded (each record with file, record, config, tells_config,
 peak_reserved_bytes, peak_live_bytes), seen, held_back, halves,
 stopped_at_deadline, torch, cachalot (null without a recommendation), and tried
-with all candidates: config, is_of_torch, needs_pytorch, note, seen and held_back, each with
-memory_change, time_change, worst_change, reserved_bytes, us_per_request, ooms,
-programs.
+with all candidates: config, is_of_torch, needs_pytorch, note, seen and
+held_back, each with memory_change, time_change, worst_change, reserved_bytes,
+us_per_request, ooms, programs.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
 call with the baseline.";

@@ -41,19 +41,21 @@ The page is a single file that loads nothing from the network. It shows reserved
 memory and memory in use over time, by call stack, stream, pool or state; the
 segments with their blocks at any moment; and each failed request with the
 memory at this time. Stacks can be searched, and two files or two
-configurations compared side by side.
+configurations can be compared side by side.
 
 idle       wholly free segments, and wholly free pages of expandable segments,
            which can be released
 in holes   all other free memory. In use, in holes and idle add up to reserved
 
-A page has at most 131,072 moments. Of a longer history each moment stands for
-several events, and shows the state among them with the most memory in use.
+A page has at most 131,072 moments. In a longer history, each moment represents
+several events, and shows the state with the most memory in use.
 
-The page opens at the moment of most memory in use, with a sentence on what was
-reserved and live at most, and on the setting of PyTorch's allocator that would
-have saved some of it. The history is replayed for it, unless it has some million
-events. The sentence is also printed. --json prints an object for each file,
+The page opens at the moment with the most memory in use. Its first sentence,
+which the command also prints, says how much was reserved and live at most, and
+which setting of PyTorch's allocator would have saved some of it. The history is
+replayed for it, unless it has more than four million events.
+
+--json prints an object for each file,
 device and configuration with schema, file, label, device, config, answer (with
 sentence, of_record, rescue, fullest); sizes in bytes.
 
