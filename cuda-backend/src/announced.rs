@@ -1,4 +1,4 @@
-//! Announced work of streams that may be gone when it matters.
+//! Records the announced work of streams that may be gone when a block is freed.
 //!
 //! [`stream_in_use`](CudaDevice::stream_in_use) names the stream, so it may use the handle, and
 //! records an event. A block that is freed later waits for that event and names no stream.
@@ -13,8 +13,8 @@ use crate::spare_events::SpareEvents;
 use crate::streams::{Noted, StreamIdentity};
 use cachalot_core::{DeviceResult, StreamId, StreamOrder};
 
-/// Number of announced streams polled when another is announced, so that their events do not pile
-/// up.
+/// The number of announced streams that are polled when another one is announced, so that their
+/// events do not pile up.
 const SWEPT_AT_ONCE: usize = 8;
 
 impl CudaDevice {
@@ -22,20 +22,20 @@ impl CudaDevice {
     /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block
     /// was queued.
     ///
-    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event after that work,
-    /// because the stream may be destroyed before the block is freed. Records nothing on a
-    /// capturing stream.
+    /// Unless the host [reports](StreamIdentity::Reported) the ends of streams, this records an
+    /// event after that work, because the stream may be destroyed before the block is freed.
+    /// Records nothing on a stream that captures.
     ///
     /// # Errors
-    /// As for [`stream_id`](Self::stream_id); the driver's.
+    /// As for [`stream_id`](Self::stream_id), and those of the driver.
     pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let mut number = self.stream_id(stream)?;
         let handle = Handle::vouched(stream);
         if !self.may_be_gone(number) || self.is_created_capturing(&handle)? {
             return Ok(number);
         }
-        // The call names the stream, so its id can be asked for: a new stream with an old handle
-        // gets its own number.
+        // The call names the stream, so the driver can be asked for its id. A new stream with an
+        // old handle then gets its own number.
         let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
         number = asked.unwrap_or(number);
         let _scope = self.context.enter()?;
@@ -55,10 +55,10 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event after the present work of a stream: again the one of its latest
-    /// announcement, unless freed blocks wait for it. After later work, it would hold them up for
-    /// as long as the stream is in use. Returns the event to start with anew if another thread was
-    /// faster. The context is entered.
+    /// Records an event after the present work of a stream. It records the event of the stream's
+    /// latest announcement again, unless freed blocks wait for it: recorded after later work, it
+    /// would delay them for as long as the stream is in use. If another thread was faster, returns
+    /// the event to try again with. The context is entered.
     fn announce(
         &self,
         number: StreamId,
@@ -68,8 +68,8 @@ impl CudaDevice {
     ) -> DeviceResult<Option<Known>> {
         if let Some(known) = known {
             if !is_identified {
-                // The event may be after the work of an earlier stream with the handle, and must
-                // stay so.
+                // The event may come after the work of an earlier stream with the same handle, and
+                // this must remain so.
                 self.chain(known.event.event(), handle)?;
             }
             if !known.event.is_waited_for() {
@@ -93,7 +93,7 @@ impl CudaDevice {
     /// Returns an event recorded after the present work of a stream, for an announcement. The
     /// context is entered.
     fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
-        // The host polls it, and a driver without ids makes a stream wait for it.
+        // The host polls the event, and without ids from the driver, a stream waits for it, too.
         let is_chained = self.driver().stream_get_id.is_none();
         let take = if is_chained { SpareEvents::take_for_streams } else { SpareEvents::take };
         let event = take(&self.spare_events, &self.context)?;
@@ -121,16 +121,16 @@ impl CudaDevice {
         if stream != StreamId::EVERY && !self.may_be_gone(stream) {
             return self.record_number(event, stream);
         }
-        // The stream may be destroyed, so the handle is not used.
+        // The stream may be destroyed, so its handle is not used.
         let _scope = self.context.enter()?;
         let others = if stream == StreamId::EVERY {
-            // An event of the context would break a capture that nothing announced.
+            // An event of the context would break a capture that nobody announced.
             self.wait_for_contexts()?;
             Vec::new()
         } else if let Some(others) = self.streams.announced(stream) {
             others
         } else {
-            // The stream captured when it used the block.
+            // The stream was capturing when it used the block.
             self.wait_for_unreported(stream)?;
             Vec::new()
         };
@@ -139,13 +139,13 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Lets an event stand for itself again: it is recorded or destroyed.
+    /// Ends the use of other events in place of `event`, because it is recorded or destroyed.
     pub(crate) fn end_stand_ins(&self, event: CuEvent) {
         let ended = self.stand_ins.end(event);
         self.spare_events.give_up(&self.context, ended);
     }
 
-    /// Returns whether the announced work of a stream is complete. `None` if the events of the
+    /// Returns whether the announced work of a stream is complete, or `None` if the events of the
     /// announcements are not known.
     pub(crate) fn is_announced_complete(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.streams.announced(stream).map(|announced| self.are_complete(announced)).transpose()
@@ -163,7 +163,7 @@ impl CudaDevice {
         complete
     }
 
-    /// Gives up events after announced work that is complete, once there are many. The context is
+    /// Gives up some of the events after announced work, if the work is complete. The context is
     /// entered.
     fn sweep_uses(&self) {
         for (number, event) in self.streams.next_uses(self.cu_context(), SWEPT_AT_ONCE) {

@@ -1,14 +1,15 @@
-//! Marks in graphs under capture: which captured work comes before all other captures of a stream.
+//! Marks in graphs under capture. They tell whether marked work comes before everything that a
+//! stream captures from now on.
 //!
 //! ```text
 //! stream 1   a ── b ──────────── d ── e      the end of stream 1: e
 //! stream 2        └── c ─────────┘           a mark of both streams at c: b and c, which come before e
 //! ```
 //!
-//! The driver reports the *ends* of a stream, the nodes directly before the stream's next work. The
-//! driver also reports the direct predecessors of each node. A mark is the ends of some streams.
-//! For each stream, all nodes before the ends are kept, so each node is visited once per stream and
-//! capture.
+//! The driver reports the *ends* of a stream, which are the nodes directly before the stream's next
+//! work, and the direct predecessors of each node. A mark consists of the ends of some streams. For
+//! each stream, all nodes before its ends are kept, so each node is visited once for each stream
+//! and capture.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -43,7 +44,7 @@ struct Tables {
     /// The number of the latest mark.
     made: u64,
     marks: BTreeMap<u64, MarkedNodes>,
-    /// By stream. Empty without marks.
+    /// The nodes before the ends of each stream. Empty if there are no marks.
     reached: BTreeMap<StreamId, Reached>,
 }
 
@@ -58,15 +59,15 @@ impl CaptureMarks {
 
     /// Marks the nodes after which the next work of a stream will come; see
     /// [`StreamOrder::mark_capture`](cachalot_core::StreamOrder::mark_capture). `stream` is the
-    /// stream's handle, if the stream can capture.
+    /// handle of the stream, if it can capture.
     pub(crate) fn extend(
         &self,
         context: &Context,
         stream: Option<&Handle<'_>>,
         mark: Option<CaptureMark>,
     ) -> DeviceResult<Option<CaptureMark>> {
-        // Kept during the driver's call: the driver's list of ends is valid until the next call for
-        // the stream.
+        // The lock is held during the driver's call, because the driver's list of ends is valid
+        // only until the next call for the stream.
         let mut tables = self.lock();
         let ends = ends_of(context, stream);
         let of_mark = mark.and_then(|mark| tables.marks.get(&mark.0)).map(|marked| marked.capture);
@@ -153,14 +154,15 @@ impl Reached {
             if missed.is_empty() {
                 return Ok(());
             }
-            // The program has replaced the stream's ends, and not added to them: start anew.
+            // The program has replaced the ends of the stream instead of adding to them, so this
+            // starts anew.
             *self = Self { capture: self.capture, ..Self::default() };
         }
     }
 }
 
 /// Returns the id of a stream's capture, and the nodes directly before the stream's next work.
-/// Returns `None` if the stream does not capture, or an error has broken the capture.
+/// Returns `None` if the stream does not capture, or if an error has broken the capture.
 fn ends_of(context: &Context, stream: Option<&Handle<'_>>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
     let Some(stream) = stream else { return Ok(None) };
     let _scope = context.enter()?;
@@ -180,8 +182,8 @@ fn nodes_before(context: &Context, node: CuGraphNode) -> DeviceResult<Vec<CuGrap
     Ok(nodes)
 }
 
-/// Writes the direct predecessors of a node, and their number. Without enough room, writes the
-/// number alone.
+/// Writes the direct predecessors of a node, and their number. If there is too little room, writes
+/// only the number.
 fn dependencies(
     context: &Context,
     node: CuGraphNode,

@@ -1,18 +1,18 @@
-//! Clock of traces. Reads the processor's own counter where the counter is reliable, in a third of
-//! the time of the system clock. Elsewhere reads the system clock.
+//! The clock of traces. It reads the processor's own counter where this is reliable, which takes a
+//! third of the time of the system clock. Elsewhere it reads the system clock.
 
 use quanta::Clock;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The counter, with one reading of the counter and the calendar taken at the same time.
+/// The counter, with a reading of the counter and one of the calendar from the same moment.
 struct Counter {
     clock: Clock,
     began: u64,
     began_us: u64,
 }
 
-/// Returns the counter. The first call measures the counter's rate, which takes up to 200 ms.
+/// Returns the counter. The first call measures its rate, which takes up to 200 ms.
 #[inline]
 fn counter() -> &'static Counter {
     static COUNTER: OnceLock<Counter> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! The device's part of parking: it saves the contents of parked memory.
+//! The device's part of parking: it saves and restores the contents of parked memory.
 
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
@@ -8,43 +8,43 @@ use std::io;
 use std::path::PathBuf;
 
 impl CudaDevice {
-    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone,
-    /// for the next park. The initial value is 0. Gives excess memory back.
+    /// Sets how many bytes of pinned host memory are kept for the next park when no contents of
+    /// parked memory are left. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory whose return failed is lost.
+    /// The first error of the driver or the system. Memory that could not be given back is lost.
     pub fn retain_host_memory(&self, bytes: u64) -> DeviceResult<()> {
         self.store.retain(&self.context, bytes)
     }
 
     /// Keeps the contents of later parks in files without names in a folder, and no longer in
-    /// memory of the host. `None`: in memory of the host, as at first. The folder is looked at by
-    /// the next park. Contents kept before stay where they are.
+    /// memory of the host. `None` means in memory of the host, which is the default. The folder is
+    /// checked by the next park. Contents that are kept already remain where they are.
     ///
-    /// A park takes the room of its file before anything is moved. A park and a wake need up to 64
-    /// MiB of pinned memory for as long as they last. A forked child that does not start another
-    /// program holds the file, too.
+    /// A park takes the room for its file before anything is moved. A park and a wake need up to 64
+    /// MiB of pinned memory while they last. A forked child that does not start another program
+    /// holds the file, too.
     pub fn keep_contents_in(&self, folder: Option<PathBuf>) {
         self.store.keep_in(folder);
     }
 
-    /// Returns the last error of a file for contents since the last call or the last park, which
-    /// names the folder. The error of the call that failed for it is
+    /// Returns the last error of a file for contents since the last call or the last park. The
+    /// error names the folder. The call that failed because of it has returned
     /// [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder does not have the room, and otherwise
-    /// has the code 304.
+    /// an error with the code 304.
     pub fn take_contents_error(&self) -> Option<io::Error> {
         self.store.take_file_error()
     }
 
-    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without
+    /// Returns the bytes of pinned host memory for contents: all of them, and those that have no
     /// contents at present.
     pub fn host_memory_for_contents(&self) -> (u64, u64) {
         self.store.bytes()
     }
 
     /// Starts to copy the part of kept contents that starts at the offset `from` and has `bytes`
-    /// bytes to the mapped memory at `at`, so that the memory after the part may still be without
-    /// mappings. Ends as the copies of [`restore`](Contents::restore) do.
+    /// bytes to the mapped memory at `at`, so that the memory after the part need not be mapped
+    /// yet. The copy ends as those of [`restore`](Contents::restore) do.
     ///
     /// # Errors
     /// Any error of the device. `CUDA_ERROR_INVALID_VALUE` if the contents end before the part.
@@ -52,14 +52,14 @@ impl CudaDevice {
         self.store.restore(&self.context, saved, from, at, bytes)
     }
 
-    /// Waits for all work of the context with an event after the work. Calls of other threads
-    /// continue during the wait. A call that frees memory would block them.
+    /// Waits for all work of the context with an event after this work. Meanwhile, calls of other
+    /// threads continue. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
             let waited = wait_for_context(&self.context, self.streams.kept_bytes());
             if waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory) {
-                // This may break a capture that the allocator cannot know of, as the event would.
-                // SAFETY: takes no arguments.
+                // This may break a capture that the allocator cannot know about, as the event
+                // would. SAFETY: takes no arguments.
                 return self.with_context(|driver| unsafe { driver.ctx_synchronize() });
             }
             return waited;

@@ -1,8 +1,8 @@
-//! A file without a name for contents, with its room taken when the file is made.
+//! A file without a name for the contents of parked memory. Its room is taken when it is made.
 //!
 //! No other process can open the file by a name, and the system removes the file with its last
-//! handle, also after a kill. Reads and writes pass the system's cache by where the file system
-//! allows direct I/O: the cache would take the memory that the host does not have.
+//! handle, also after a kill. Reads and writes bypass the system's cache if the file system allows
+//! direct I/O, because the cache would take memory that the host does not have.
 
 use crate::own_files::{OwnFile, quietly};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Alignment of offsets, lengths and addresses for direct I/O, in bytes.
+/// The alignment of offsets, lengths and addresses for direct I/O, in bytes.
 pub(crate) const IO_ALIGNMENT: u64 = 4096;
 
 /// The folder of files for contents.
@@ -32,13 +32,13 @@ pub(crate) struct ContentsFolder {
 pub(crate) struct ContentsFile {
     file: OwnFile,
     folder: Arc<ContentsFolder>,
-    /// Length in bytes.
+    /// The length in bytes.
     pub(crate) bytes: u64,
-    /// Whether reads and writes pass the system's cache by.
+    /// Whether reads and writes bypass the system's cache.
     direct: AtomicBool,
 }
 
-/// A step of a file's life.
+/// A step in the life of a file, which may fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileStep {
     Create,
@@ -81,10 +81,11 @@ impl ContentsFile {
     /// Creates a file with the mode 0600 and room for `bytes` bytes.
     ///
     /// # Errors
-    /// The system's. [`is_no_room`] says whether the folder does not have the room.
+    /// Those of the system. [`is_no_room`] says whether the folder does not have the room.
     pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
         let file = folder.step(FileStep::Create, || {
-            // A program may close the numbers 0, 1 and 2, and open others of its own there.
+            // `OwnFile` gets a high number, because a program may close the numbers 0, 1 and 2, and
+            // open its own files there.
             let file = OwnFile::new(tempfile::tempfile_in(&folder.path)?)?;
             file.get()?.set_permissions(Permissions::from_mode(0o600))?;
             Ok(file)
@@ -100,7 +101,7 @@ impl ContentsFile {
     /// Writes bytes at an offset. Offset, length and address are multiples of [`IO_ALIGNMENT`].
     ///
     /// # Errors
-    /// The system's. The range has any contents then.
+    /// Those of the system. After an error the contents of the range are undefined.
     pub(crate) fn write(&self, from: &[u8], offset: u64) -> io::Result<()> {
         self.folder.step(FileStep::Write, || self.transfer(|file| file.write_all_at(from, offset)))?;
         self.leave_cache(offset, from.len());
@@ -110,7 +111,7 @@ impl ContentsFile {
     /// Reads bytes at an offset, with the rules of [`write`](Self::write).
     ///
     /// # Errors
-    /// The system's. `to` has any contents then.
+    /// Those of the system. After an error the contents of `to` are undefined.
     pub(crate) fn read(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
         self.folder.step(FileStep::Read, || self.transfer(|file| file.read_exact_at(to, offset)))?;
         self.leave_cache(offset, to.len());
@@ -131,13 +132,13 @@ impl ContentsFile {
         act(file)
     }
 
-    /// Lets the system's cache give up a range, where the cache has it.
+    /// Lets the system's cache give up a range, if the cache has it.
     fn leave_cache(&self, offset: u64, bytes: usize) {
         if !self.direct.load(Ordering::Relaxed)
             && let Ok(file) = self.file.get()
         {
-            // The advice also starts to write the range to the disk. Without it the cache keeps the
-            // range for longer.
+            // The advice also starts to write the range to the disk. Without it, the cache would
+            // keep the range longer.
             let _ = fadvise(file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
         }
     }
@@ -145,7 +146,7 @@ impl ContentsFile {
 
 /// Takes the room of a file.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    // The system would end a program that passes its limit, by a signal.
+    // The system would end a program by a signal if it passes its limit.
     if let Some(most) = getrlimit(Resource::Fsize).current.filter(|&most| bytes > most) {
         let text = format!("{bytes} bytes are more than a file of this process may have (ulimit -f): {most}");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
@@ -157,8 +158,8 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Makes a file longer if there is room at the moment: the file system takes room for written bytes
-/// only. A write finds a full disk then.
+/// Makes a file longer if there is room at the moment. This file system takes room only for written
+/// bytes, so a later write may find a full disk.
 fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
     let system = fstatvfs(file)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -177,7 +178,7 @@ pub fn is_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
-/// Failures of steps to come, for tests.
+/// A planned failure of a later step, for tests.
 #[cfg(test)]
 #[derive(Default, Debug)]
 pub(crate) struct Faults(std::sync::Mutex<Option<(FileStep, u32, io::ErrorKind)>>);

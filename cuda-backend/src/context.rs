@@ -1,15 +1,15 @@
-//! One device's context, and the rules under which the driver is called in the context.
+//! The context of a device, and the rules for driver calls in it.
 //!
-//! Every call goes through [`Context::enter`], which works in three steps:
+//! Every call goes through [`Context::enter`], which takes three steps:
 //!
 //! * Check the health. In a forked child ([`ErrorKind::Forked`]) and after the first sticky error,
 //!   the call fails without a driver call. A context that the program has reset or destroyed is
-//!   lost, too: its primary context has the same handle when it is made anew, so its id is
+//!   lost, too. A primary context has the same handle when it is made anew, so the ids are
 //!   compared. A driver crashes when it is called with an event or a stream of a context that is
-//!   gone (asked of driver 580), so each call looks first.
+//!   gone (asked of driver 580), so each call checks first.
 //! * Make the context current and the capture mode relaxed, for the calling thread.
-//! * Return a [`Scope`]. Dropping the scope restores the caller's context and capture mode, on
-//!   every path.
+//! * Return a [`Scope`]. When it is dropped, on every path, it restores the caller's context and
+//!   capture mode.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -26,14 +26,14 @@ pub(crate) struct Context {
     /// The driver's handle of the context.
     handle: CuContext,
     /// The driver's id of the context, which no other context of the process ever has. `None` if
-    /// the driver gives no ids, and of a context for one call.
+    /// the driver gives no ids, and for a context that serves only one call.
     id: Option<u64>,
     /// The first sticky code that any call returned, or 0 iff no call returned a sticky code.
     lost: AtomicU32,
 }
 
-/// Period during which the calling thread's state suits a context. Dropping the scope restores the
-/// caller's state.
+/// A period in which the state of the calling thread suits a context. When the scope is dropped, it
+/// restores the caller's state.
 pub(crate) struct Scope<'a> {
     /// The context that the thread works in.
     context: &'a Context,
@@ -49,7 +49,7 @@ impl Context {
         Self { driver, handle, id: None, lost: AtomicU32::new(CuResult::SUCCESS.0) }
     }
 
-    /// Wraps a context as [`new`](Self::new) does, and notes its id: each call then finds out
+    /// Wraps a context as [`new`](Self::new) does, and notes its id, so that each call finds out
     /// whether the context is still the same. Calls the driver.
     pub(crate) fn identified(driver: &'static Driver, handle: CuContext) -> Self {
         Self { id: ask_id(driver, handle).and_then(Result::ok), ..Self::new(driver, handle) }
@@ -68,12 +68,13 @@ impl Context {
     /// Checks that calls can still succeed. Calls no driver.
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`] in a forked child; else the first sticky error that a call returned.
+    /// [`ErrorKind::Forked`] in a forked child; otherwise the first sticky error that a call
+    /// returned.
     pub(crate) fn health(&self) -> DeviceResult<()> {
         if fork::in_child() {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
         }
-        // Relaxed: the code is the whole message, and publishes no other memory.
+        // Relaxed, because the code is the whole message and publishes no other memory.
         match CuResult(self.lost.load(Ordering::Relaxed)) {
             CuResult::SUCCESS => Ok(()),
             CuResult::INVALID_CONTEXT => Err(DeviceError::new(ErrorKind::ContextLost, CuResult::INVALID_CONTEXT.0)),
@@ -93,7 +94,7 @@ impl Context {
         match ask_id(self.driver, self.handle) {
             Some(Ok(id)) if id != known => self.check(CuResult::CONTEXT_IS_DESTROYED),
             Some(Err(CuResult::INVALID_CONTEXT)) => self.check(CuResult::CONTEXT_IS_DESTROYED),
-            // What else the driver says may be an error of earlier work.
+            // Any other code may be an error of earlier work.
             Some(Err(code)) if code.is_sticky() => self.check(code),
             _ => Ok(()),
         }
@@ -132,11 +133,11 @@ impl Context {
         let _ = self.lost.compare_exchange(CuResult::SUCCESS.0, code.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Prepares the calling thread for calls in this context, until the scope is dropped.
+    /// Prepares the calling thread for calls in this context until the scope is dropped.
     ///
     /// # Errors
-    /// As for [`health`](Self::health), and the driver's own. After an error the thread's state is
-    /// unchanged.
+    /// As for [`look`](Self::look), and those of the driver. After an error the state of the thread
+    /// is unchanged.
     pub(crate) fn enter(&self) -> DeviceResult<Scope<'_>> {
         self.look()?;
         let mut scope = Scope { context: self, pushed: false, mode: None };
@@ -149,7 +150,7 @@ impl Context {
             let code = unsafe { self.driver.ctx_push_current(self.handle) };
             scope.pushed = code.is_success() || self.is_current(code);
             if code == CuResult::INVALID_CONTEXT {
-                // The program destroyed or reset the context: no later call can succeed.
+                // The program has destroyed or reset the context, so no later call can succeed.
                 self.lose(code);
                 return Err(DeviceError::new(ErrorKind::ContextLost, code.0));
             }
@@ -159,8 +160,8 @@ impl Context {
         Ok(scope)
     }
 
-    /// Makes the capture mode of the calling thread relaxed, until the scope is dropped: for calls
-    /// that need no context.
+    /// Makes the capture mode of the calling thread relaxed until the scope is dropped. This is for
+    /// calls that need no context.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).
@@ -177,16 +178,16 @@ impl Context {
             let mut mode = CuCaptureMode::RELAXED;
             // SAFETY: `mode` outlives the call, which swaps it with the calling thread's.
             let code = unsafe { self.driver.thread_exchange_stream_capture_mode(&raw mut mode) };
-            // Ignore the code here: a swap that succeeded may return an error of earlier work. The
-            // mode written to `mode` shows whether the modes were swapped.
+            // The code is checked later, because a swap that succeeded may return an error of
+            // earlier work. The mode written to `mode` shows whether the modes were swapped.
             scope.mode = (mode != CuCaptureMode::RELAXED).then_some(mode);
             self.check(code)?;
         }
         Ok(())
     }
 
-    /// Returns whether this context is the thread's, although the push returned `code`: an error of
-    /// earlier work.
+    /// Returns whether this context is that of the thread although the push returned `code`, which
+    /// may be an error of earlier work.
     fn is_current(&self, code: CuResult) -> bool {
         let mut current = CuContext::NULL;
         // SAFETY: `current` outlives the call, which writes one handle to it.
@@ -206,7 +207,7 @@ impl Context {
     }
 }
 
-/// Asks the driver for the id of a context. `None` if the driver gives no ids.
+/// Asks the driver for the id of a context. Returns `None` if the driver gives no ids.
 fn ask_id(driver: &Driver, handle: CuContext) -> Option<Result<u64, CuResult>> {
     driver.ctx_get_id?;
     let mut id = 0;
@@ -226,14 +227,14 @@ impl Drop for Scope<'_> {
         if let Some(mut mode) = self.mode {
             // SAFETY: `mode` outlives the call, which swaps it with the calling thread's.
             let code = unsafe { driver.thread_exchange_stream_capture_mode(&raw mut mode) };
-            // Ignore other errors: the result of the caller's own call stands. `check` records a
-            // lost context.
+            // Other errors are ignored, because the result of the caller's own call counts. `check`
+            // records a lost context.
             let _ = self.context.check(code);
         }
         if self.pushed {
             let mut popped = CuContext::NULL;
             // SAFETY: `popped` outlives the call. The topmost context is the one that `enter`
-            // pushed, since scopes end in the reverse order of their beginning.
+            // pushed, because scopes end in the reverse order of their starts.
             let code = unsafe { driver.ctx_pop_current(&raw mut popped) };
             let _ = self.context.check(code);
         }

@@ -1,18 +1,19 @@
-//! A wait for all work of a context, including the work of destroyed streams, during captures.
+//! A wait for all work of a context, including the work of destroyed streams, that is possible
+//! during captures.
 //!
 //! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and
 //! thread, the call fails and breaks the capture, and so does an event of the context
-//! (`cuCtxRecordEvent`). No driver call reports captures on streams unknown to the crate. Freeing
-//! device memory of any size waits for equally much work, and is permitted during captures to a
-//! thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of blocking and
-//! non-blocking streams after `cuStreamDestroy`, during captures of each mode. `cuMemUnmap`,
-//! `cuMemRelease` and `cuStreamDestroy` do not wait.)
+//! (`cuCtxRecordEvent`). No driver call reports captures on streams that the crate does not know.
+//! Freeing device memory of any size waits for the same work, and a thread in relaxed mode may do
+//! so during captures. (Checked on an H100 with CUDA 13.0: for kernels of blocking and non-blocking
+//! streams after `cuStreamDestroy`, during captures of each mode. `cuMemUnmap`, `cuMemRelease` and
+//! `cuStreamDestroy` do not wait.)
 //!
-//! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept
-//! byte. A device that asks the driver for the identity of streams keeps bytes from the opening on.
-//! Any other device keeps bytes from the moment when a wait for a context becomes possible. The
-//! driver cuts small allocations from a page of 2 MiB, which the remaining kept bytes hold. The
-//! place of a freed byte is therefore free for the next byte.
+//! So a wait obtains a byte and frees it again. If the device is full, it frees a byte that was
+//! kept for this. A device that asks the driver for the identity of streams keeps bytes from the
+//! time it is opened. Any other device keeps bytes from the moment when a wait for a context
+//! becomes possible. The driver cuts small allocations from a page of 2 MiB, which the other kept
+//! bytes hold, so the place of a freed byte is free for the next one.
 
 use crate::context::Context;
 use crate::driver::types::CuDevicePtr;
@@ -22,10 +23,10 @@ use cachalot_core::{DeviceResult, ErrorKind};
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
 ///
 /// # Errors
-/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no
-/// other kind of wait is certain to break no capture. Also the driver's errors.
+/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept,
+/// because no other kind of wait is certain to break no capture. Also the errors of the driver.
 pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
-    // Entered once for both calls.
+    // The context is entered once for both calls.
     let _scope = context.enter()?;
     match obtain(context) {
         Ok(byte) => {
@@ -45,19 +46,19 @@ pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceRes
 /// Notes a new open device in a context. Keeps bytes in the context if the device `wants` bytes.
 ///
 /// # Errors
-/// The driver's error. The device is then not noted.
+/// The error of the driver. In this case the device is not noted.
 pub(crate) fn begin_bytes(context: &Context, kept: &KeptBytes, wants: bool) -> DeviceResult<()> {
     kept.begin(context.handle());
     let filled = if wants { keep_bytes(context, kept) } else { Ok(()) };
     if filled.is_err() {
-        // The first error stands.
+        // The first error is the one to return.
         let _ = end_bytes(context, kept);
     }
     filled
 }
 
-/// Keeps bytes in a context from now on, if a device is open in the context. A device without free
-/// memory is no error: a later wait tries again.
+/// Keeps bytes in a context from now on, if a device is open in the context. It is not an error if
+/// the device has no free memory, because a later wait tries again.
 ///
 /// # Errors
 /// The driver's error.
@@ -65,8 +66,8 @@ pub(crate) fn keep_bytes(context: &Context, kept: &KeptBytes) -> DeviceResult<()
     if kept.want(context.handle()) { fill(context, kept) } else { Ok(()) }
 }
 
-/// Frees the bytes of a context, if the closing device is the context's last open device. The first
-/// of the calls waits.
+/// Frees the bytes of a context, if the device that closes is the last open one in the context. The
+/// first of these calls waits.
 ///
 /// # Errors
 /// The first error of the driver.

@@ -1,4 +1,5 @@
-//! The copies of a device: numbered on their own stream, or jobs of files, with marks after both.
+//! The copies of a device: numbered copies on their own stream, jobs for files, and marks after
+//! both.
 
 use crate::context::Context;
 use crate::device_event::DeviceEvent;
@@ -24,12 +25,12 @@ struct EventAfterCopies {
 /// The numbers of copies, and the marks.
 #[derive(Default, Debug)]
 struct Marks {
-    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread
-    /// destroys the event.
+    /// The marks without a finished wait, by number. They are shared with the waiting threads, and
+    /// the last thread destroys the event.
     open: BTreeMap<u64, Arc<EventAfterCopies>>,
     /// The errors of the marks before which a copy to or from a file has failed.
     failed: BTreeMap<u64, DeviceError>,
-    /// The mark given last.
+    /// The number of the latest mark.
     latest: u64,
     /// The number of the copy started last, and of the last copy known to have ended.
     begun: u64,
@@ -48,7 +49,8 @@ pub(crate) struct CopyMarks {
 
 impl CopyMarks {
     fn lock(&self) -> MutexGuard<'_, Marks> {
-        // Each change of the marks is complete before the next call that may panic.
+        // Poison is ignored, because each change of the marks is complete before the next call that
+        // may panic.
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +59,7 @@ impl CopyMarks {
         self.stream.get(context)
     }
 
-    /// Returns the number of copies to or from memory that have started.
+    /// Counts another copy to or from memory, and returns its number.
     pub(crate) fn number(&self) -> u64 {
         let mut marks = self.lock();
         marks.begun += 1;
@@ -65,7 +67,7 @@ impl CopyMarks {
     }
 
     /// Waits until the copy with the number has ended. Calls the driver only if no mark after the
-    /// copy was waited for: after a failed save, mark or wait.
+    /// copy was waited for, which happens after a failed save, mark or wait.
     pub(crate) fn wait_for_copy(&self, context: &Context, copy: u64) -> DeviceResult<()> {
         let begun = {
             let marks = self.lock();
@@ -87,8 +89,8 @@ impl CopyMarks {
         let event = match Self::record(context, stream) {
             Ok(event) => event,
             Err(error) => {
-                // Copies that nothing waits for would go on after their memory is unmapped. Without
-                // an event, the calling thread waits for them here.
+                // If nothing waited for the copies, they would go on after their memory is
+                // unmapped. There is no event, so the calling thread waits for them here.
                 let jobs = self.files.jobs.span();
                 self.files.wait(context, jobs.last)?;
                 self.stream.synchronize(context).map_err(|_| error)?;
@@ -105,7 +107,7 @@ impl CopyMarks {
         let mut marks = self.lock();
         marks.latest += 1;
         let mark = marks.latest;
-        // Under the lock, under which failures without a mark are forgotten.
+        // Read under the lock, because failures without a mark are forgotten under it.
         let jobs = self.files.jobs.span();
         marks.open.insert(mark, Arc::new(EventAfterCopies { event, copied, jobs }));
         Ok(CopyMark(mark))
@@ -136,7 +138,7 @@ impl CopyMarks {
                 unsafe { driver.event_synchronize(marked.event.handle) }
             })
         });
-        // Also after an error: the caller unmaps the memory.
+        // This also happens after an error, because the caller unmaps the memory.
         let last = due.iter().map(|(_, marked)| marked.jobs.last).max().unwrap_or(0);
         let waited = waited.and(self.files.wait(context, last));
         if waited.is_ok() {
@@ -151,15 +153,15 @@ impl CopyMarks {
                 marks.ended = marks.ended.max(marked.copied);
             }
         }
-        // Without an event, the mark was waited for before.
+        // If there is no event, the mark was waited for before.
         let waited = if due.is_empty() { context.health() } else { waited };
         let waited = waited.and(self.failure_of(mark, due.last().map(|(_, marked)| marked.jobs)));
         self.files.rest(context);
         waited.and(release(context, due.into_iter().map(|(_, marked)| marked)))
     }
 
-    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`:
-    /// the copies before the mark.
+    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`
+    /// are the copies before the mark.
     fn failure_of(&self, mark: CopyMark, jobs: Option<JobSpan>) -> DeviceResult<()> {
         let marks = self.lock();
         let failure = marks.failed.get(&mark.0).copied();
@@ -171,8 +173,8 @@ impl CopyMarks {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Destroys the stream and the events of the copies after the end of the copies, for the
-    /// closing of the device. No other thread may be inside a call of the device.
+    /// Waits for the copies and destroys their stream and events, when the device is closed. No
+    /// other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         self.files.close(context);
         let marks = core::mem::take(&mut *self.lock());
@@ -181,7 +183,7 @@ impl CopyMarks {
     }
 }
 
-/// Gives up events of marks. Destroys each event without another owner in the state or a thread.
+/// Gives up events of marks. Destroys each event that has no other owner, here or in a thread.
 fn release(context: &Context, marks: impl Iterator<Item = Arc<EventAfterCopies>>) -> DeviceResult<()> {
     let mut result = Ok(());
     for marked in marks.filter_map(Arc::into_inner) {

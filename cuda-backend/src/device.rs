@@ -1,4 +1,4 @@
-//! A CUDA device behind the core's traits: memory, and the clock.
+//! A CUDA device that implements the core's traits: memory, and the clock.
 
 use crate::capture_marks::CaptureMarks;
 use crate::clock;
@@ -28,32 +28,32 @@ use std::time::Duration;
 /// Options for opening a device.
 #[derive(Clone, Default, Debug)]
 pub struct DeviceOptions {
-    /// The context to work in, kept alive by the caller until the device is closed. `None`: the
-    /// device's primary context, which the CUDA runtime uses too.
+    /// The context to work in. The caller keeps it alive until the device is closed. `None` means
+    /// the primary context of the device, which the CUDA runtime uses, too.
     pub context: Option<CuContext>,
     /// Whether the host reports the ends of streams, and when the driver is asked for a stream's
     /// own id.
     pub identity: StreamIdentity,
-    /// The table of streams. The devices of an allocator share a table. By default a device has its
-    /// own table.
+    /// The table of streams, which the devices of an allocator share. By default a device has its
+    /// own.
     pub streams: Arc<Streams>,
     /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so
-    /// that a memory checker can follow the order of streams. Without effect if the driver does not
-    /// have stream-ordered memory, and unless the host [reports](StreamIdentity::Reported) the ends
-    /// of streams.
+    /// that a memory checker can follow the order of streams. This has no effect if the driver does
+    /// not have stream-ordered memory, or if the host does not [report](StreamIdentity::Reported)
+    /// the ends of streams.
     pub stream_ordered: bool,
 }
 
 /// A CUDA device in a context.
 ///
-/// All methods may be called from any thread, concurrently, with any current context or without a
-/// context. Each method restores the caller's context before returning, also on an error. During
+/// All methods may be called from any thread, at the same time, with any current context or with
+/// none. Each method restores the caller's context before it returns, also after an error. During
 /// driver calls the thread's capture mode is relaxed, so that the driver permits the calls while
 /// streams capture. The capture mode is restored as well.
 ///
-/// After the first sticky error every method repeats the error and calls no driver. In a forked
-/// child every method fails with [`ErrorKind::Forked`]. Dropping a device makes no driver call;
-/// [`close`](Self::close) releases the primary context.
+/// After the first sticky error, every method repeats this error and calls no driver. In a forked
+/// child, every method fails with [`ErrorKind::Forked`]. The thread that drops a device makes no
+/// driver call; [`close`](Self::close) releases the primary context.
 #[derive(Debug)]
 pub struct CudaDevice {
     /// The context, and whether the context still works.
@@ -62,9 +62,9 @@ pub struct CudaDevice {
     pub(crate) device: CuDevice,
     /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
-    /// Whether the device retains the primary context, and `close` must release the context.
+    /// Whether the device retains the primary context, and `close` must release it.
     retained: AtomicBool,
-    /// Whether bytes may be kept for the device, and `close` must free the bytes.
+    /// Whether bytes may be kept for the device, and `close` must free them.
     has_bytes: AtomicBool,
     /// Whether bytes are wanted for waits for the whole context.
     wants_bytes: AtomicBool,
@@ -75,7 +75,7 @@ pub struct CudaDevice {
     pub(crate) identity: StreamIdentity,
     /// Unused events.
     pub(crate) spare_events: SpareEvents,
-    /// Events after announced work, which stand for events of the allocator.
+    /// Events after announced work, which are used in place of events of the allocator.
     pub(crate) stand_ins: StandIns,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
@@ -84,7 +84,7 @@ pub struct CudaDevice {
     /// The contents of parked memory.
     pub(crate) store: Store,
     /// The streams of the memory that was allocated in their order, by address. `None` if no memory
-    /// is.
+    /// is allocated in this way.
     ordered: Option<Mutex<HashMap<u64, StreamId>>>,
     /// Marks in graphs under capture.
     pub(crate) capture_marks: CaptureMarks,
@@ -106,13 +106,13 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no device has the ordinal (101) or the given context
-    /// belongs to another device; [`ErrorKind::Forked`]; the driver's errors.
+    /// belongs to another device; [`ErrorKind::Forked`]; the errors of the driver.
     pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
         if crate::fork::in_child() {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
         }
         let ordinal = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE.error())?;
-        // The stream of an unreported end may be gone at the free.
+        // If ends are not reported, the stream may be gone at the free.
         let wants_order = options.stream_ordered && options.identity == StreamIdentity::Reported;
         let mut device = CuDevice::default();
         // SAFETY: `device` outlives the call, which writes one integer to it.
@@ -148,7 +148,7 @@ impl CudaDevice {
             Err(error) => {
                 if retained && error.kind != ErrorKind::Deinitialized {
                     // SAFETY: takes no pointers; releases the context retained above. The first
-                    // error stands.
+                    // error is the one to return.
                     let _ = unsafe { driver.device_primary_ctx_release(device) };
                 }
                 Err(error)
@@ -161,12 +161,12 @@ impl CudaDevice {
         self.virtual_memory.as_ref()
     }
 
-    /// Keeps bytes for waits, once the device has physical memory: before pages of a stream that
-    /// may be gone are unmapped, all work of the context must be complete. A segment needs no such
-    /// wait, because its release waits.
+    /// Keeps bytes for waits. This is called when the device gets physical memory, because all work
+    /// of the context must be complete before pages of a stream that may be gone are unmapped. A
+    /// segment needs no such wait, because its release waits.
     pub(crate) fn keep_bytes_for_pages(&self) {
         if !self.wants_bytes.load(Ordering::Relaxed) && !self.wants_bytes.swap(true, Ordering::Relaxed) {
-            // What cannot be kept now may be there at a later wait.
+            // If there is no memory for them now, a later wait tries again.
             let _ = keep_bytes(&self.context, self.streams.kept_bytes());
         }
     }
@@ -186,17 +186,17 @@ impl CudaDevice {
         Virtual::of(context, device)
     }
 
-    /// Releases the primary context, if retained by the device. Afterwards every method fails with
-    /// [`ErrorKind::Deinitialized`] without a driver call. Unreleased memory exists as long as
-    /// another part of the program retains the context. No other thread may be inside a call of the
-    /// device.
+    /// Releases the primary context, if the device has retained it. Afterwards every method fails
+    /// with [`ErrorKind::Deinitialized`] without a driver call. Memory that was not released exists
+    /// as long as another part of the program retains the context. No other thread may be inside a
+    /// call of the device.
     ///
-    /// Call the method when the program destroys the allocator and continues. At process exit no
-    /// call is needed.
+    /// Call this when the program destroys the allocator and continues. It is not needed at process
+    /// exit.
     ///
     /// # Errors
-    /// The driver's, and as for [`health`](Self::health). The device is closed also after an error.
-    /// A second call does nothing.
+    /// Those of the driver, and as for [`health`](Self::health). The device is closed even after an
+    /// error. A second call does nothing.
     pub fn close(&self) -> DeviceResult<()> {
         let healthy = self.context.health();
         let retained = self.retained.swap(false, Ordering::AcqRel);
@@ -218,7 +218,7 @@ impl CudaDevice {
                 let _ = self.store.close(&self.context);
                 if retained {
                     // SAFETY: takes no pointers; the swap of `retained` makes this the only
-                    // release. A reset keeps what others have retained. The loss is the error to
+                    // release. A reset keeps the retains of others. The loss is the error to
                     // report.
                     let _ = unsafe { self.driver().device_primary_ctx_release(self.device) };
                 }
@@ -231,11 +231,11 @@ impl CudaDevice {
         result
     }
 
-    /// Tells the device that the program has destroyed the context: what the device had there is
-    /// gone. Calls no driver. The contents of parked memory are forgotten, and their memory of the
-    /// host goes back to the system: the driver has ended the registrations with the context (asked
-    /// of driver 580). Memory of `cuMemCreate` and reserved addresses outlive every context, and
-    /// are the caller's to give back. Afterwards every method fails with
+    /// Tells the device that the program has destroyed the context, so everything that the device
+    /// had there is gone. Calls no driver. The contents of parked memory are forgotten, and their
+    /// memory of the host goes back to the system, because the driver has ended the registrations
+    /// with the context (asked of driver 580). Memory of `cuMemCreate` and reserved addresses
+    /// outlive every context, so the caller must give them back. Afterwards every method fails with
     /// [`ErrorKind::Deinitialized`].
     pub fn context_ended(&self) {
         self.retained.store(false, Ordering::Release);
@@ -245,7 +245,7 @@ impl CudaDevice {
         let _ = self.store.close(&self.context);
     }
 
-    /// Checks whether the device is still usable. Calls no driver, takes no lock.
+    /// Checks whether the device is still usable. Calls no driver and takes no lock.
     ///
     /// # Errors
     /// The first sticky error of the device, with the driver's own code; [`ErrorKind::Forked`] in a
@@ -255,8 +255,9 @@ impl CudaDevice {
     }
 
     /// Checks whether the device is still usable, and asks the driver whether the context is still
-    /// the one in which the device was opened: the program may have reset the device, or destroyed
-    /// the context. Drivers before 12.0 cannot tell whether a primary context is still the same.
+    /// the one in which the device was opened, because the program may have reset the device or
+    /// destroyed the context. Drivers before 12.0 cannot tell whether a primary context is still
+    /// the same.
     ///
     /// # Errors
     /// As for [`health`](Self::health).
@@ -290,12 +291,12 @@ impl CudaDevice {
         &self.streams
     }
 
-    /// Makes driver calls in the device's context, under the rules of every method. After a sticky
-    /// error and in a forked child the call is refused. The caller's context and capture mode are
-    /// restored. A sticky code returned by `call` is remembered.
+    /// Makes driver calls in the device's context, with the rules of every method: after a sticky
+    /// error and in a forked child the call is refused, the caller's context and capture mode are
+    /// restored, and a sticky code that `call` returns is remembered.
     ///
     /// # Errors
-    /// The code returned by `call`, and as for [`health`](Self::health).
+    /// The code that `call` returns, and as for [`look`](Self::look).
     pub fn with_context(&self, call: impl FnOnce(&Driver) -> CuResult) -> DeviceResult<()> {
         self.context.call(call)
     }
@@ -317,8 +318,8 @@ impl CudaDevice {
     /// During a capture the fill becomes a node of the graph.
     ///
     /// # Errors
-    /// The driver's; the contents of the range are then unspecified. [`ErrorKind::Unsupported`] if
-    /// the driver does not have the entry point.
+    /// Those of the driver, after which the contents of the range are undefined.
+    /// [`ErrorKind::Unsupported`] if the driver does not have the entry point.
     ///
     /// # Safety
     /// The range is device memory, writable until the stream has completed the fill.
@@ -345,8 +346,8 @@ impl CudaDevice {
 }
 
 impl CudaDevice {
-    /// Refuses new memory at an address that is no multiple of 512: `cuda.h` does not promise one,
-    /// though every driver returns one, and the allocator relies on it.
+    /// Refuses new memory at an address that is not a multiple of 512. Every driver returns a
+    /// multiple, and the allocator relies on this, but `cuda.h` does not promise it.
     fn aligned(&self, address: u64) -> DeviceResult<DevicePtr> {
         if address != 0 && address.is_multiple_of(UNIT) {
             return Ok(DevicePtr(address));
@@ -365,7 +366,8 @@ fn can_order(driver: &Driver) -> bool {
     driver.mem_alloc_async.is_some() && driver.mem_free_async.is_some()
 }
 
-/// Returns the streams of ordered memory. A panic of another thread leaves them as they are.
+/// Locks the streams of ordered memory. Poison is ignored, because a panic of another thread leaves
+/// them as they are.
 fn locked(ordered: &Mutex<HashMap<u64, StreamId>>) -> MutexGuard<'_, HashMap<u64, StreamId>> {
     ordered.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -433,8 +435,8 @@ impl Segments for CudaDevice {
     }
 
     /// Returns the bytes of device memory used by the process, from the driver's management
-    /// library. Slow, for reports. `None` if the library does not list the process, for example in
-    /// a container with its own process ids.
+    /// library. This is slow, and only for reports. Returns `None` if the library does not list the
+    /// process, for example in a container with its own process ids.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
     }
@@ -463,7 +465,7 @@ impl Segments for CudaDevice {
     }
 }
 
-/// The driver knows no routes, and tells the program nothing.
+/// A device of the driver has no routes, and reports nothing to the program.
 impl Host for CudaDevice {
     /// Returns the calling thread's number. Threads are counted from 1 in the order of their first
     /// call.

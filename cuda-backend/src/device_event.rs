@@ -1,15 +1,15 @@
-//! Events of the two kinds that a device makes, and how a stream waits for each.
+//! The events of a device, which are of two kinds, and how a stream waits for each.
 //!
-//! A driver may lose a wait of a stream: while a thread is inside `cuGraphLaunch`, another records
-//! an event on the stream of the launch and makes a stream wait for it, and `cuStreamWaitEvent` has
-//! no effect. Questions after such an event and waits of the host are answered right, and so is the
-//! wait of a stream for an event made for other processes, too (`CU_EVENT_INTERPROCESS`). The
-//! program `stress/gpu/graph_order.cu` asks a driver, and `tests/results/graph_order.md` has the
-//! answers.
+//! A driver may lose the wait of a stream: if a thread records an event on the stream of a launch
+//! and makes another stream wait for it while another thread is inside `cuGraphLaunch`, then
+//! `cuStreamWaitEvent` may have no effect. Polls of such an event and waits of the host work
+//! correctly. So does the wait of a stream for an event that is made for other processes, too
+//! (`CU_EVENT_INTERPROCESS`). The program `stress/gpu/graph_order.cu` tests a driver, and
+//! `tests/results/graph_order.md` has the results.
 //!
 //! So events after which streams are ordered are made for other processes, although none uses them.
-//! Such an event takes longer to record, and a process has 4,096 of them at most. Where an event is
-//! of the other kind, the host waits in the place of the stream.
+//! Such an event takes longer to record, and a process can have at most 4,096 of them. If an event
+//! is of the other kind, the host waits instead of the stream.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -17,8 +17,8 @@ use crate::driver::types::CuEvent;
 use crate::handle::Handle;
 use cachalot_core::Event;
 
-/// Marks the core's number of an event for streams. The driver's handles are addresses, and have no
-/// such bit.
+/// The bit that marks the core's number of an event for streams. The driver's handles are
+/// addresses, which do not have this bit.
 const FOR_STREAMS: u64 = 1 << 63;
 
 /// An event of a device.
@@ -41,7 +41,7 @@ impl DeviceEvent {
         Event(self.handle.0 as u64 | if self.is_for_streams { FOR_STREAMS } else { 0 })
     }
 
-    /// Makes later work of a stream wait for the event, which is recorded. For an event for the
+    /// Makes later work of a stream wait for the event, which is recorded. If the event is for the
     /// host, the host waits instead. The context is entered.
     pub(crate) fn hold_back(self, driver: &Driver, stream: &Handle<'_>) -> CuResult {
         if self.is_for_streams {

@@ -1,4 +1,4 @@
-//! Events of a device, and the order of the device's streams, behind the core's trait.
+//! Implements the core's trait for the events of a device and the order of its streams.
 
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
@@ -22,8 +22,8 @@ impl StreamOrder for CudaDevice {
         Ok(spare_events::create(&self.context)?.number())
     }
 
-    /// Creates an event that a stream's wait cannot miss. If the driver makes no more of them,
-    /// creates an event after which [`order_behind`](Self::order_behind) waits on the host.
+    /// Creates an event for which the wait of a stream is never lost. If the driver makes no more
+    /// of them, creates an event for which [`order_behind`](Self::order_behind) waits on the host.
     fn create_order_event(&self) -> DeviceResult<Event> {
         Ok(spare_events::create_for_streams(&self.context)?.number())
     }
@@ -45,18 +45,18 @@ impl StreamOrder for CudaDevice {
     ///   event is recorded after the wait.
     /// * Another thread's own default stream: the event is recorded on the legacy default stream,
     ///   which is ordered after it.
-    /// * A retired stream: no stream is left to record on. The call waits on the host until the
-    ///   stream's work is complete.
-    /// * A stream that captures: refused with [`ErrorKind::NotPermittedInCapture`], because a later
-    ///   query of the event would invalidate the capture.
+    /// * A retired stream: there is no stream left to record on. The call waits on the host until
+    ///   its work is complete.
+    /// * A stream that captures: the call is refused with [`ErrorKind::NotPermittedInCapture`],
+    ///   because a later query of the event would invalidate the capture.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_number(DeviceEvent::of(event).handle, stream)
     }
 
-    /// Records `event` after the announced work of `stream`, as [`record`](Self::record) does where
-    /// the host reports the end of a stream. Elsewhere the event of
-    /// [`stream_in_use`](CudaDevice::stream_in_use) stands for it. If none was recorded, the call
-    /// waits on the host for all work of the context.
+    /// Records `event` after the announced work of `stream`, as [`record`](Self::record) does if
+    /// the host reports the end of the stream. Otherwise the event of
+    /// [`stream_in_use`](CudaDevice::stream_in_use) is used in its place. If none was recorded, the
+    /// call waits on the host for all work of the context.
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_announced_number(DeviceEvent::of(event).handle, stream)
     }
@@ -85,8 +85,8 @@ impl StreamOrder for CudaDevice {
         let mode = self.context.enter_mode()?;
         match ask() {
             CuResult::NOT_READY => return Ok(false),
-            // A driver that wants a context, or an event whose context is gone: told by the answer
-            // in the context.
+            // The driver wants a context, or the context of the event is gone. The answer in the
+            // context tells which.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
             code => return self.context.check(code).map(|()| true),
         }
@@ -113,22 +113,22 @@ impl StreamOrder for CudaDevice {
 
     /// Orders later work on `stream` after `event`.
     ///
-    /// Waits on the host instead if the event was not made for streams, if no handle stands for the
-    /// stream, which is retired or another thread's own default stream, and if the driver does not
-    /// have `cuStreamWaitEvent`. A stream that captures is refused with
-    /// [`ErrorKind::NotPermittedInCapture`]: the wait would become part of the graph.
+    /// Waits on the host instead if the event was not made for streams, if the stream has no handle
+    /// because it is retired or another thread's own default stream, or if the driver does not have
+    /// `cuStreamWaitEvent`. A stream that captures is refused with
+    /// [`ErrorKind::NotPermittedInCapture`], because the wait would become part of the graph.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
         self.order_number(stream, DeviceEvent::of(event))
     }
 
-    /// False for a stream without a handle, after which the host would wait: a retired one, and
-    /// another thread's own default stream.
+    /// Returns false for a stream without a handle, for which the host would wait: a retired one,
+    /// or another thread's own default stream.
     fn can_order(&self, stream: StreamId) -> bool {
         self.streams.handle(stream).is_some()
     }
 
-    /// False for created streams, unless the host [reports](crate::StreamIdentity::Reported) their
-    /// ends.
+    /// Returns false for created streams, unless the host
+    /// [reports](crate::StreamIdentity::Reported) their ends.
     fn reports_end(&self, stream: StreamId) -> bool {
         self.is_reported(stream)
     }
@@ -137,11 +137,11 @@ impl StreamOrder for CudaDevice {
         self.synchronize_number(stream)
     }
 
-    /// Waits by an event of the context, if the driver has the call (12.5). Otherwise frees memory,
-    /// which blocks the calls of other threads.
+    /// Waits with an event of the context, if the driver has the call (12.5). Otherwise frees
+    /// memory, which blocks the calls of other threads.
     ///
-    /// Recording an event of the context breaks the context's captures. The allocator first asks
-    /// about every capture known to the allocator.
+    /// Recording an event of the context breaks captures of its streams. The allocator first asks
+    /// about every capture that it knows.
     fn synchronize_all(&self) -> DeviceResult<()> {
         self.wait_for_all_work()
     }

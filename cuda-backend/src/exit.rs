@@ -1,21 +1,21 @@
-//! The end of the process: once exit has started, no thread of the library calls the driver.
+//! The end of the process: after exit has started, no thread of the library calls the driver.
 //!
-//! A driver takes itself down in a handler for `atexit`, and a call afterwards may crash. Handlers
-//! run in the opposite order of their registration: one that is registered after the driver's start
-//! runs before the driver's own.
+//! A driver shuts itself down in a handler for `atexit`, and a call afterwards may crash. Handlers
+//! run in the opposite order of their registration, so one that is registered after the driver's
+//! start runs before the driver's own.
 
 use crate::fork;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long exit waits for the work under way. Longer work of the library is a search without calls
-/// of the driver, or a driver that hangs.
+/// The longest time that exit waits for the work under way. Work that takes longer is a search
+/// without calls to the driver, or a driver that hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Work {
     has_begun: bool,
-    /// Number of threads at work.
+    /// The number of threads at work.
     at_work: u32,
 }
 
@@ -26,15 +26,15 @@ fn locked() -> MutexGuard<'static, Work> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Work by a thread of the library, for which the end of the process waits. Dropping the value ends
-/// the work.
+/// Work by a thread of the library, for which the end of the process waits. The work ends when the
+/// value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct BackgroundWork(());
 
 impl BackgroundWork {
-    /// Starts work that may call the driver. Returns `None` once exit has started: the thread then
-    /// calls the driver no more.
+    /// Starts work that may call the driver. Returns `None` after exit has started. In this case
+    /// the thread must no longer call the driver.
     pub fn begin() -> Option<Self> {
         let mut state = locked();
         if state.has_begun {
@@ -52,16 +52,16 @@ impl Drop for BackgroundWork {
     }
 }
 
-/// Has the work of all threads end before a driver ends that was started before this call.
+/// Lets the work of all threads end before a driver ends that was started before this call.
 pub(crate) fn stop_work_at_exit() {
     // SAFETY: the handler takes nothing, calls no driver, and does not unwind. If the library is
     // unloaded, it runs then.
     unsafe { libc::atexit(stop_work) };
 }
 
-/// Lets no other work start, and waits for the work under way.
+/// Prevents other work from starting, and waits for the work under way.
 extern "C" fn stop_work() {
-    // The threads are the parent's, and one of them may have held the lock.
+    // In a child the threads are those of the parent, and one of them may have held the lock.
     if fork::in_child() {
         return;
     }

@@ -1,5 +1,5 @@
-//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a
-//! separate state per thread. Every call can fail on request, before or after the call's effect.
+//! A fake driver for unit tests, as a table of entry points. It has two devices and a separate
+//! state for each thread. Every call can fail on request, before or after its effect.
 
 mod table;
 
@@ -17,12 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
 /// A context of neither device.
 pub(crate) const FOREIGN_CONTEXT: CuContext = CuContext(0xee);
-/// Lowest handle of device 0's streams.
+/// The lowest handle of the streams of device 0.
 pub(crate) const STREAM: CuStream = CuStream(0x1_0000);
-/// Lowest handle of device 1's streams.
+/// The lowest handle of the streams of device 1.
 pub(crate) const FOREIGN_STREAM: CuStream = CuStream(0x100_0000);
 
-/// When a planned failure happens.
+/// The moment at which a planned failure happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     /// The call fails without an effect.
@@ -36,30 +36,30 @@ pub(crate) enum When {
 pub(crate) struct Plan {
     /// The failing function, or `None` if every function fails.
     pub(crate) function: Option<&'static str>,
-    /// Number of matching calls with success before the failure.
+    /// The number of matching calls that succeed before the failure.
     pub(crate) skip: usize,
     /// The code of the failing call.
     pub(crate) code: CuResult,
     /// Whether the failing call takes effect.
     pub(crate) when: When,
-    /// Whether all later matching calls fail too.
+    /// Whether all later matching calls fail, too.
     pub(crate) permanent: bool,
 }
 
 /// The state of a fake event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FakeEvent {
-    /// The current context at the event's creation.
+    /// The context that was current when the event was created.
     pub(crate) context: CuContext,
-    /// The flags of the event's creation.
+    /// The flags with which the event was created.
     pub(crate) flags: CuEventFlags,
     /// The stream of the last recording, or `None` before the first recording.
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
     pub(crate) done: bool,
-    /// Number of recordings up to the event's last recording.
+    /// The number of recordings up to the last recording of this event.
     recording: usize,
-    /// Number of copies started before the last recording.
+    /// The number of copies that had started before the last recording.
     copies: usize,
 }
 
@@ -72,21 +72,21 @@ pub(crate) struct Fake {
     pub(crate) mode: CuCaptureMode,
     /// Names of the called functions, in the order of the calls.
     pub(crate) log: Vec<&'static str>,
-    /// The planned failure. Removed after the failure unless permanent.
+    /// The planned failure. It is removed after it has happened, unless it is permanent.
     pub(crate) plan: Option<Plan>,
-    /// The version reported by `cuDriverGetVersion`.
+    /// The version that `cuDriverGetVersion` reports.
     pub(crate) version: c_int,
     /// Attributes of the devices with a value other than 0.
     pub(crate) attributes: BTreeMap<u32, c_int>,
     /// The living events, by handle.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
-    /// Number of recordings of events.
+    /// The number of recordings of events.
     recordings: usize,
     /// The streams that the device has made.
     pub(crate) streams: BTreeSet<CuStream>,
     /// The stream and the event of each `cuStreamWaitEvent`.
     pub(crate) waits: Vec<(CuStream, CuEvent)>,
-    /// Ids reported by `cuStreamGetId`, by handle. A handle without an entry serves as the id.
+    /// The ids that `cuStreamGetId` reports, by handle. A handle without an entry is its own id.
     pub(crate) ids: BTreeMap<usize, u64>,
     /// The id of the capture that every capturing stream takes part in.
     pub(crate) capture: u64,
@@ -94,19 +94,19 @@ pub(crate) struct Fake {
     pub(crate) ends: BTreeMap<usize, Vec<CuGraphNode>>,
     /// The nodes right before each node of the captured graph.
     pub(crate) graph: BTreeMap<usize, Vec<CuGraphNode>>,
-    /// Code and status returned by `cuStreamIsCapturing`.
+    /// The code and the status that `cuStreamIsCapturing` returns.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
     /// Whether another thread starts a capture on the stream right before the next recording.
     pub(crate) capture_before_record: bool,
-    /// Number of retains of each primary context.
+    /// The number of retains of each primary context.
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
-    /// Number of allocations left before the device is full, if limited.
+    /// The number of allocations before the device is full, if it is limited.
     pub(crate) room: Option<usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,
-    /// The last handle given out.
+    /// The last handle that was given out.
     next: usize,
     /// The address and the devices of each `cuMemSetAccess`.
     pub(crate) access: Vec<(u64, Vec<c_int>)>,
@@ -116,11 +116,11 @@ pub(crate) struct Fake {
     pub(crate) pinned: BTreeMap<usize, usize>,
     /// The host address of each copy between host and device, in the order of the calls.
     pub(crate) copies: Vec<usize>,
-    /// Number of ended copies: the oldest copies.
+    /// The number of copies that have ended, which are the oldest ones.
     copies_ended: usize,
-    /// Whether host memory was unregistered during a copy from or to the memory.
+    /// Whether host memory was unregistered during a copy from or to it.
     pub(crate) torn: bool,
-    /// The answer of the granularity query, also where it refuses.
+    /// The granularity that the query writes, even if it refuses.
     pub(crate) granularity: usize,
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
     /// the bus.
@@ -152,7 +152,7 @@ pub(crate) fn load(table: &Table) -> Result<&'static Driver, crate::LoadError> {
 }
 
 impl Fake {
-    /// Creates the state of a driver without any call so far.
+    /// Creates the state of a driver that was not called yet.
     fn new() -> Self {
         Self {
             contexts: Vec::new(),
@@ -188,7 +188,7 @@ impl Fake {
         }
     }
 
-    /// Returns a handle never returned before.
+    /// Returns a handle that was never returned before.
     fn fresh(&mut self) -> usize {
         self.next += 1;
         self.next
@@ -268,12 +268,12 @@ extern "C" fn device_get(device: *mut CuDevice, ordinal: c_int) -> CuResult {
 extern "C" fn total_mem(bytes: *mut usize, _device: CuDevice) -> CuResult {
     call("cuDeviceTotalMem_v2", |_| answer(bytes, 4 << 30))
 }
-/// As [`table`]'s functions, of a driver with UUIDs.
+/// A function like those of [`table`], for a driver with UUIDs.
 pub(crate) extern "C" fn uuid(uuid: *mut CuUuid, device: CuDevice) -> CuResult {
     let bytes = core::array::from_fn(|at| (0xf8 + at as i32 + device.0) as c_char);
     call("cuDeviceGetUuid_v2", |_| answer(uuid, CuUuid { bytes }))
 }
-/// Of a driver that tells the place on the bus: not in the table.
+/// A function of a driver that reports the place on the bus. It is not in the table.
 pub(crate) extern "C" fn bus_id(to: *mut c_char, length: c_int, device: CuDevice) -> CuResult {
     let text = if device.0 == 0 { c"0000:3b:00.0" } else { c"0000:3b:00.1" };
     call("cuDeviceGetPCIBusId", |_| {
@@ -282,7 +282,7 @@ pub(crate) extern "C" fn bus_id(to: *mut c_char, length: c_int, device: CuDevice
         bytes.map(|(at, &byte)| answer(to.wrapping_add(at), byte as c_char)).fold(CuResult::SUCCESS, |_, code| code)
     })
 }
-/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a
+/// Writes the text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a
 /// meaning.
 fn text(code: CuResult, to: *mut *const c_char, texts: [(u32, &'static CStr); 2]) -> CuResult {
     match texts.iter().find(|(known, _)| *known == code.0) {
@@ -296,7 +296,7 @@ extern "C" fn error_name(code: CuResult, to: *mut *const c_char) -> CuResult {
 }
 extern "C" fn error_string(code: CuResult, to: *mut *const c_char) -> CuResult {
     let texts = [(2, c"out of memory"), (4712, c"a meaning without a name")];
-    // A text that is null stands for none.
+    // A null pointer means that there is no text.
     call("cuGetErrorString", |_| if code.0 == 4711 { answer(to, core::ptr::null()) } else { text(code, to, texts) })
 }
 extern "C" fn device_get_count(count: *mut c_int) -> CuResult {
@@ -347,7 +347,7 @@ extern "C" fn synchronize() -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Of drivers since 12.5: not in the table, as in the older drivers.
+/// A function of drivers since 12.5. It is not in the table, as with older drivers.
 pub(crate) extern "C" fn record_context(_context: CuContext, event: CuEvent) -> CuResult {
     in_context("cuCtxRecordEvent", |fake| match fake.events.get_mut(&event.0) {
         Some(event) => {
@@ -406,7 +406,7 @@ extern "C" fn memset(address: u64, value: u8, bytes: usize, stream: CuStream) ->
     })
 }
 extern "C" fn read(to: *mut c_void, from: u64, bytes: usize) -> CuResult {
-    // The fake's memory has the low byte of each address.
+    // Each byte of the fake's memory is the low byte of its address.
     let read = |at: usize| (from as usize + at) as u8;
     in_context("cuMemcpyDtoH_v2", |_| {
         // SAFETY: as for `answer`: the caller has room for `bytes` bytes.
@@ -414,7 +414,7 @@ extern "C" fn read(to: *mut c_void, from: u64, bytes: usize) -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Returns whether memory is wanted for direct access from the bus, and for export.
+/// Returns whether memory is requested for direct access from the bus, and for export.
 fn uses(properties: *const CuMemAllocationProp) -> (bool, bool) {
     // SAFETY: as for `answer`.
     let properties = unsafe { properties.read() };
@@ -529,7 +529,7 @@ extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Of a driver that says whether a stream has work: not in the table.
+/// A function of a driver that reports whether a stream has work. It is not in the table.
 pub(crate) extern "C" fn stream_query(stream: CuStream) -> CuResult {
     call("cuStreamQuery", |fake| {
         let has_work = fake.events.values().any(|event| event.stream == Some(stream) && !event.done);
@@ -558,7 +558,8 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
         None => CuResult::HOST_MEMORY_NOT_REGISTERED,
     })
 }
-/// Starts a copy between the device and the `bytes` of host memory at `host`, which is pinned.
+/// Starts a copy between the device and the `bytes` bytes of host memory at `host`, which is
+/// pinned.
 fn copy(fake: &mut Fake, host: usize, bytes: usize) -> CuResult {
     let pinned = fake.pinned.range(..=host).next_back().is_some_and(|(at, pinned)| host + bytes <= at + pinned);
     if !pinned {
@@ -598,7 +599,7 @@ extern "C" fn capture_info(
         answer(status, fake.capturing.1)
     })
 }
-/// Tells the nodes right before a node: their number, or the nodes if `nodes` has room.
+/// Reports the nodes right before a node: their number, or the nodes if `nodes` has room.
 fn before(fake: &Fake, node: CuGraphNode, nodes: *mut CuGraphNode, count: *mut usize) -> CuResult {
     let known = fake.graph.get(&node.0).map_or(&[][..], Vec::as_slice);
     if nodes.is_null() {

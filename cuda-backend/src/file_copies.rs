@@ -1,4 +1,4 @@
-//! The copies of a device to and from files, and the threads for them while they are in use.
+//! The copies of a device to and from files, with the threads that make them while they are needed.
 
 use crate::context::Context;
 use crate::file_crew::Crew;
@@ -7,11 +7,11 @@ use crate::fork;
 use cachalot_core::DeviceResult;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The threads, and their uses.
+/// The threads of a device, and their uses.
 #[derive(Default, Debug)]
 struct Hired {
     crew: Option<Crew>,
-    /// Uses of the crew. Jobs start only while the crew is in use.
+    /// The number of uses of the crew. Jobs start only while the crew is in use.
     users: u32,
     /// The NUMA node of the chunks, if known.
     node: Option<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct FileCopies {
     hired: Arc<Mutex<Hired>>,
 }
 
-/// A use of the crew. The crew stays until the drop.
+/// A use of the crew, which exists until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct CrewUse(Arc<Mutex<Hired>>);
 
@@ -35,7 +35,7 @@ impl Drop for CrewUse {
 }
 
 fn lock(hired: &Mutex<Hired>) -> MutexGuard<'_, Hired> {
-    // Each change is complete before the next call that may panic.
+    // Poison is ignored, because each change is complete before the next call that may panic.
     hired.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,8 +45,8 @@ impl FileCopies {
         lock(&self.hired).node = node;
     }
 
-    /// Starts the threads for `bytes` bytes, unless threads are there. They stay until the use is
-    /// dropped, and all jobs have ended.
+    /// Starts the threads for `bytes` bytes, unless there are threads already. They remain until
+    /// the use is dropped and all jobs have ended.
     ///
     /// # Errors
     /// Those of [`Crew::start`].
@@ -73,7 +73,7 @@ impl FileCopies {
     /// Waits until the jobs up to `last` have ended.
     ///
     /// # Errors
-    /// [`Forked`](cachalot_core::ErrorKind::Forked): the threads are not in a child.
+    /// [`Forked`](cachalot_core::ErrorKind::Forked), because a child does not have the threads.
     pub(crate) fn wait(&self, context: &Context, last: u64) -> DeviceResult<()> {
         if fork::in_child() {
             return context.health();
@@ -94,8 +94,8 @@ impl FileCopies {
         }
     }
 
-    /// Waits for all jobs, ends the threads and gives their memory back, for the closing of the
-    /// device. No other thread may be inside a call of the device.
+    /// Waits for all jobs, ends the threads and gives their memory back, when the device is closed.
+    /// No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) {
         if self.wait(context, u64::MAX).is_ok() {
             let crew = lock(&self.hired).crew.take();
@@ -109,7 +109,7 @@ impl FileCopies {
 /// Ends the threads of a device that was not closed.
 impl Drop for FileCopies {
     fn drop(&mut self) {
-        // In a child, the threads are the parent's.
+        // In a child, the threads are those of the parent.
         if !fork::in_child() {
             self.jobs.clear();
             let crew = lock(&self.hired).crew.take();

@@ -1,4 +1,5 @@
-//! The threads that copy between the device and files, each with a chunk of pinned memory: a crew.
+//! A crew: the threads that copy between the device and files, each with its chunk of pinned
+//! memory.
 //!
 //! ```text
 //! save    ─▶ job ┐            ┌─ thread ─ chunk 0:  device ─▶ chunk ─▶ file
@@ -6,7 +7,7 @@
 //! restore ─▶ job ┘            └─ …
 //! ```
 //!
-//! A thread does one step at a time, and the threads overlap: while some wait for the file, others
+//! A thread does one step at a time, but the threads overlap: while some wait for the file, others
 //! copy. Jobs for neighbouring bytes of a file become one read or write.
 
 use crate::contents_file::{ContentsFile, IO_ALIGNMENT};
@@ -25,10 +26,10 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// The most threads. Fewer bytes than so many chunks take fewer.
+/// The greatest number of threads. There are fewer if the bytes do not fill as many chunks.
 const THREADS: u64 = 4;
 
-/// How often to ask a device that fails whether a copy has ended.
+/// The number of times that a device that fails is asked whether a copy has ended.
 const ASKED: u32 = 16;
 
 /// The threads, and the pinned memory of their chunks.
@@ -42,10 +43,11 @@ pub(crate) struct Crew {
 /// The state that a crew and its threads share.
 #[derive(Default, Debug)]
 struct CrewState {
-    /// The threads end after the jobs at hand. Changed under the lock of the queue.
+    /// Whether the threads must end after the jobs that they have taken. Changed under the lock of
+    /// the queue.
     dismissed: AtomicBool,
-    /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned
-    /// forever.
+    /// Whether a copy may still be in progress in a chunk. If so, no thread uses any chunk, and the
+    /// memory remains pinned forever.
     in_doubt: AtomicBool,
 }
 
@@ -79,7 +81,7 @@ impl Crew {
                 crew: Arc::clone(&shared),
             };
             let jobs = Arc::clone(jobs);
-            // Fewer threads are slower, and otherwise equal.
+            // If some threads do not start, the copies are only slower.
             threads.extend(Builder::new().name("cachalot file".into()).spawn(move || carrier.work(&jobs)));
         }
         if threads.is_empty() {
@@ -95,8 +97,8 @@ impl Crew {
     pub(crate) fn end(self, context: &Context, jobs: &FileJobs) {
         let Self { staging, shared, threads } = self;
         join(&shared, threads, jobs);
-        // Memory in doubt stays pinned forever. Memory that could not be given back is lost. No
-        // caller could change it.
+        // Memory in doubt remains pinned forever, and memory that could not be given back is lost.
+        // No caller could change this.
         if !shared.in_doubt.load(Ordering::Acquire)
             && let Some(staging) = Arc::into_inner(staging)
         {
@@ -104,14 +106,14 @@ impl Crew {
         }
     }
 
-    /// Ends the threads without a call of the driver by the calling thread. The memory stays pinned
+    /// Ends the threads without a driver call by the calling thread. The memory remains pinned
     /// forever.
     pub(crate) fn abandon(self, jobs: &FileJobs) {
         join(&self.shared, self.threads, jobs);
     }
 }
 
-/// Ends threads after the jobs at hand.
+/// Ends threads after the jobs that they have taken.
 fn join(crew: &CrewState, threads: Vec<JoinHandle<()>>, jobs: &FileJobs) {
     jobs.change(|| crew.dismissed.store(true, Ordering::Relaxed));
     for thread in threads {
@@ -120,7 +122,7 @@ fn join(crew: &CrewState, threads: Vec<JoinHandle<()>>, jobs: &FileJobs) {
     }
 }
 
-/// A thread's own: a chunk, and a stream for the copies.
+/// The parts of one thread: its chunk, and its stream for the copies.
 struct Carrier {
     context: Arc<Context>,
     staging: Arc<Region>,
@@ -133,7 +135,7 @@ struct Carrier {
 impl Carrier {
     /// Does jobs until the crew is dismissed.
     fn work(self, all: &FileJobs) {
-        // Relaxed: changed and read under the lock of the jobs.
+        // Relaxed, because it is changed and read under the lock of the jobs.
         while let Some(jobs) = all.take(|| self.crew.dismissed.load(Ordering::Relaxed)) {
             let result = match jobs.first().map(|job| job.way) {
                 Some(FileWay::ToFile) => self.save(&jobs),
@@ -142,7 +144,7 @@ impl Carrier {
             };
             all.end(jobs, result);
         }
-        // A stream that the driver does not destroy is lost. No caller could change it.
+        // A stream that the driver does not destroy is lost. No caller could change this.
         let _ = self.stream.destroy(&self.context);
     }
 

@@ -1,9 +1,10 @@
-//! Copies between the device and files as jobs: numbered, started in their order, and waited for.
+//! Copies between the device and files as jobs, which are numbered, started in their order, and
+//! waited for.
 //!
-//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has
-//! reported the failure. So a wait repeated with a new mark asks only whether copies are still in
-//! progress. The allocator parks and wakes by a thread at a time: no other thread waits between a
-//! copy and the mark after it.
+//! If a job fails, so do all marks after it, up to the first mark that is made after a wait has
+//! reported the failure. So a wait that is repeated with a new mark asks only whether copies are
+//! still in progress. Only one thread at a time parks or wakes memory, so no other thread waits
+//! between a copy and the mark after it.
 
 use crate::contents_file::{ContentsFile, is_no_room};
 use crate::driver::result::CuResult;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The most bytes of a single read or write. In tests, contents are longer.
+/// The most bytes of a single read or write. It is small in tests, so that contents are longer.
 pub(crate) const CHUNK: u64 = if cfg!(test) { 128 << 10 } else { 16 << 20 };
 
 /// The direction of a copy.
@@ -34,12 +35,12 @@ pub(crate) struct Job {
     pub(crate) bytes: u64,
 }
 
-/// The jobs covered by a mark.
+/// The jobs that a mark covers.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct JobSpan {
-    /// The last job whose failure a wait had told when the mark was made.
+    /// The last failed job that a wait had reported when the mark was made.
     after: u64,
-    /// The last job started.
+    /// The last job that was started.
     pub(crate) last: u64,
 }
 
@@ -53,7 +54,7 @@ struct Queue {
     failures: BTreeMap<u64, DeviceError>,
     /// The last failed job that a wait has reported.
     told: u64,
-    /// The system's last error, until taken.
+    /// The last error of the system, until it is taken.
     error: Option<io::Error>,
 }
 
@@ -83,14 +84,15 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Returns the error of a call that failed for an error of a file.
+/// Returns the error of a call that fails because of an error of a file.
 fn code_of(error: &io::Error) -> DeviceError {
     if is_no_room(error) { CuResult::OUT_OF_MEMORY.error() } else { CuResult::OPERATING_SYSTEM.error() }
 }
 
 impl FileJobs {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Each change of the queue is complete before the next call that may panic.
+        // Poison is ignored, because each change of the queue is complete before the next call that
+        // may panic.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,8 +100,8 @@ impl FileJobs {
         self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns
-    /// true, asked under the lock.
+    /// Waits for jobs, and takes those of one read or write. Returns `None` after `is_dismissed`,
+    /// which is asked under the lock, has returned true.
     pub(crate) fn take(&self, is_dismissed: impl Fn() -> bool) -> Option<Vec<Job>> {
         let mut queue = self.lock();
         loop {
@@ -130,8 +132,8 @@ impl FileJobs {
     /// Notes the end of jobs.
     pub(crate) fn end(&self, jobs: Vec<Job>, result: Result<(), Failed>) {
         let numbers: Vec<u64> = jobs.iter().map(|job| job.number).collect();
-        // Once a wait has ended, no job has the file. To close it may take the system time: no lock
-        // is held.
+        // The jobs are dropped before the end is noted, so no job has the file after a wait has
+        // ended. No lock is held, because the system may take time to close the file.
         drop(jobs);
         let mut queue = self.lock();
         queue.doing.retain(|number| numbers.first() != Some(number));
@@ -156,7 +158,7 @@ impl FileJobs {
         self.lock().error.take()
     }
 
-    /// Starts to copy `bytes` between `at` and a file. A crew is in use.
+    /// Starts to copy `bytes` bytes between `at` and a file. A crew is in use.
     pub(crate) fn begin(&self, way: FileWay, file: &Arc<ContentsFile>, offset: u64, at: DevicePtr, bytes: u64) {
         let mut queue = self.lock();
         let mut done = 0;
@@ -178,8 +180,8 @@ impl FileJobs {
         JobSpan { after: queue.told, last: queue.begun }
     }
 
-    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the
-    /// threads are the parent's.
+    /// Waits until the jobs up to `last` have ended. No child of the process may call this, because
+    /// the threads are those of the parent.
     pub(crate) fn wait(&self, last: u64) {
         let mut queue = self.lock();
         let is_open = |queue: &Queue| {
@@ -196,7 +198,7 @@ impl FileJobs {
         queue.waiting.is_empty() && queue.doing.is_empty()
     }
 
-    /// Changes what `take` asks under the lock, and has all threads ask.
+    /// Calls `act` under the lock, and lets all threads in [`take`](Self::take) ask again.
     pub(crate) fn change(&self, act: impl FnOnce()) {
         {
             let _queue = self.lock();
@@ -218,14 +220,14 @@ impl FileJobs {
         self.lock().failures.range(span.after + 1..=span.last).next_back().map(|(_, &error)| error)
     }
 
-    /// Notes that a wait reports the failures up to the end of the span.
+    /// Notes that a wait has reported the failures up to the end of the span.
     pub(crate) fn tell(&self, span: JobSpan) {
         let mut queue = self.lock();
         queue.told = queue.told.max(span.last);
     }
 
-    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the
-    /// oldest mark without a finished wait.
+    /// Forgets the failures that were reported and that no mark covers. `oldest` has the jobs of
+    /// the oldest mark without a finished wait.
     pub(crate) fn forget_failures(&self, oldest: Option<JobSpan>) {
         let mut queue = self.lock();
         let after = oldest.map_or(queue.told, |span| span.after.min(queue.told));
@@ -275,7 +277,7 @@ mod tests {
         begin(ToDevice, 1, 4 * QUARTER, 3 * QUARTER);
         begin(ToDevice, 1, 7 * QUARTER, 1);
         assert_eq!(taken(&jobs), [vec![7], vec![8], vec![9], vec![10], vec![11, 12], vec![13]]);
-        // More than a chunk is cut, and the last part goes with what follows.
+        // More than a chunk is cut, and the last part goes together with the next job.
         begin(ToFile, 0, 5 * QUARTER, 2 * CHUNK + QUARTER);
         begin(ToFile, 0, 5 * QUARTER + 2 * CHUNK + QUARTER, QUARTER);
         assert_eq!(taken(&jobs), [vec![14], vec![15], vec![16, 17]]);

@@ -1,35 +1,36 @@
-//! Detection of children forked after the first use of the driver.
+//! Detects children that were forked after the first use of the driver.
 //!
-//! After a fork the driver's threads and connection to the device are gone, and locks held by other
-//! threads stay locked. A child may neither call the driver nor take a lock. The check runs before
-//! every driver call, so the check must be cheap, and may itself neither call the driver nor take a
-//! lock.
+//! After a fork, the driver's threads and its connection to the device are gone, and locks held by
+//! other threads remain locked. A child must neither call the driver nor take a lock. The check
+//! runs before every driver call, so it must be cheap, and must itself neither call the driver nor
+//! take a lock.
 //!
 //! The kernel does the work: a page of memory is marked to read as zero in a child
 //! (`MADV_WIPEONFORK`, Linux 4.14), and the check is one load. A handler of `pthread_atfork` would
 //! miss children made by `clone`, and would have to be registered from a library that can be
-//! unloaded. If the kernel refuses the mark, process ids are compared: equally correct, at the
-//! price of a system call each time (120 ns instead of 0.7 ns).
+//! unloaded. If the kernel refuses the mark, process ids are compared. This is as correct, but
+//! takes a system call each time (120 ns instead of 0.7 ns).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// A word that reads as 1 in the process that published the word, and as 0 in the process's
-/// children. Null until published.
+/// A word that reads as 1 in the process that published it, and as 0 in the children of that
+/// process. Null until it is published.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Id of the process of the first check, or 0 before the first check. Decides as long as [`MARK`]
+/// The id of the process of the first check, or 0 before this check. It decides as long as [`MARK`]
 /// is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the kernel refused to mark a page. Prevents other attempts.
+/// Whether the kernel has refused to mark a page. If so, no other attempt is made.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the process is a forked child of the process of the first check. The first check
-/// is part of loading the driver.
+/// Returns whether the process is a forked child of the process that made the first check. The
+/// first check is part of loading the driver.
 ///
-/// The first call makes two or three system calls; later calls are two loads. Takes no lock and
-/// allocates nothing, so a forked child may call the function.
+/// The first call makes three or four system calls. Later calls are two loads, or a system call if
+/// the kernel has refused to mark a page. Takes no lock and allocates nothing, so a forked child
+/// may call it.
 #[inline]
 #[must_use]
 pub fn in_child() -> bool {
@@ -41,10 +42,10 @@ pub fn in_child() -> bool {
     }
 }
 
-/// Returns whether the process is certainly no forked child. Where the kernel refuses the mark, and
-/// before the first [`in_child`], the answer is false, and `in_child` tells.
+/// Returns whether the process is certainly not a forked child. If the kernel has refused the mark,
+/// and before the first [`in_child`], the answer is false, and only `in_child` knows.
 ///
-/// Two loads. Makes no call, so a caller need not save its registers.
+/// This is two loads and no call, so a caller does not have to save its registers.
 #[inline]
 #[must_use]
 pub fn is_parent() -> bool {
@@ -63,7 +64,7 @@ fn in_child_by_id() -> bool {
     }
     if !REFUSED.load(Ordering::Relaxed) {
         match marked_page() {
-            // A thread that loses the race leaves its page of 4 KiB mapped and unused.
+            // A thread that loses the race leaves its page of 4 KiB mapped but unused.
             Some(word) => drop(MARK.compare_exchange(
                 core::ptr::null_mut(),
                 core::ptr::from_ref(word).cast_mut(),

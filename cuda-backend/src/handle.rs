@@ -1,8 +1,8 @@
-//! A stream's handle, and every call of the driver with a handle.
+//! The handle of a stream, and every driver call that takes one.
 //!
-//! The program destroys a stream after the report of the stream's end. So the handle behind a
-//! number is used only within the life of a [`Handle`], for which the report waits. No other code
-//! of the crate passes a handle to the driver, except for the crate's own streams, which are never
+//! The program destroys a stream after it has reported the stream's end. So the handle of a number
+//! is used only while a [`Handle`] exists, because the report waits for it. No other code of the
+//! crate passes a handle to the driver, except those of the crate's own streams, which are never
 //! reported.
 
 use crate::driver::Driver;
@@ -13,28 +13,28 @@ use cachalot_core::StreamId;
 
 /// The handle of a stream. The stream exists as long as the value lives.
 ///
-/// No call waits for work of a stream, except for [`synchronize`](Self::synchronize). A report of a
-/// stream's end waits for the values of the stream, so a value lives only for a few short calls of
-/// the driver.
+/// No call waits for work of a stream, except [`synchronize`](Self::synchronize). A report of a
+/// stream's end waits until these values are dropped, so a value lives only for a few short driver
+/// calls.
 #[derive(Debug)]
 pub(crate) struct Handle<'a> {
     stream: CuStream,
-    /// The number of the stream, and the use awaited by the report of the stream's end. `None` if
-    /// no thread but the caller's may report the end.
+    /// The number of the stream, and the use for which the report of the stream's end waits. `None`
+    /// if only the caller's thread may report the end.
     used: Option<(StreamId, Use<'a>)>,
 }
 
 impl Handle<'static> {
-    /// Returns the handle of a stream whose existence the caller guarantees: a stream named by the
-    /// program in a call, a default stream, or a stream of the crate.
+    /// Returns the handle of a stream that the caller guarantees to exist: a stream that the
+    /// program names in a call, a default stream, or a stream of the crate.
     pub(crate) const fn vouched(stream: CuStream) -> Self {
         Self { stream, used: None }
     }
 }
 
 impl<'a> Handle<'a> {
-    /// Returns the handle of the stream with a number. The number was present after `used` had
-    /// started.
+    /// Returns the handle of the stream with a number. The number was still in the table after
+    /// `used` had started.
     pub(crate) const fn held(stream: CuStream, number: StreamId, used: Use<'a>) -> Self {
         Self { stream, used: Some((number, used)) }
     }
@@ -44,8 +44,8 @@ impl<'a> Handle<'a> {
         self.stream.0 as u64
     }
 
-    /// Returns the number from the lookup of the stream. The end of the stream may have been
-    /// reported since.
+    /// Returns the number with which the stream was looked up. The end of the stream may have been
+    /// reported since then.
     pub(crate) fn number(&self) -> Option<StreamId> {
         self.used.as_ref().map(|(number, _)| *number)
     }
@@ -62,14 +62,14 @@ impl<'a> Handle<'a> {
         done(unsafe { driver.stream_is_capturing(self.stream, &raw mut status) }).map(|()| status)
     }
 
-    /// Returns the driver's id of the stream. Breaks a present capture of the stream.
+    /// Returns the driver's id of the stream. Breaks the capture of a stream that captures.
     pub(crate) fn id(&self, driver: &Driver) -> Result<u64, CuResult> {
         let mut id = 0;
         // SAFETY: as for `status`.
         done(unsafe { driver.stream_get_id(self.stream, &raw mut id) }).map(|()| id)
     }
 
-    /// Returns the context of a created stream. Permitted in every state of a capture.
+    /// Returns the context of a created stream. This is permitted in every state of a capture.
     pub(crate) fn context(&self, driver: &Driver) -> Result<CuContext, CuResult> {
         let mut context = CuContext::NULL;
         // SAFETY: as for `status`.
@@ -82,8 +82,8 @@ impl<'a> Handle<'a> {
         unsafe { driver.stream_query(self.stream) }
     }
 
-    /// Waits for the work of the stream. Only for streams whose end no concurrent thread may
-    /// report.
+    /// Waits for the work of the stream. This is only for streams if no other thread may report the
+    /// end meanwhile.
     pub(crate) fn synchronize(&self, driver: &Driver) -> CuResult {
         debug_assert!(!self.may_end(), "the report of the end would wait for the work");
         // SAFETY: takes no host pointers; the stream exists.
@@ -118,7 +118,7 @@ impl<'a> Handle<'a> {
     }
 
     /// Frees memory of [`allocate`](Self::allocate) in the order of the stream, or at once while
-    /// the stream captures: the free would be a part of the graph.
+    /// the stream captures, because the free would be a part of the graph.
     pub(crate) fn free(&self, driver: &Driver, at: CuDevicePtr) -> CuResult {
         if self.status(driver) == Ok(CuCaptureStatus::NONE) {
             // SAFETY: takes no host pointers; the stream exists, and the caller has the memory.
@@ -134,7 +134,7 @@ impl<'a> Handle<'a> {
         let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         let null = core::ptr::null_mut();
         // SAFETY: both variables outlive the call, which writes one integer to each; null pointers
-        // stand for results that are not requested.
+        // mean that a result is not requested.
         let code = unsafe {
             driver.stream_get_capture_info(self.stream, &raw mut status, &raw mut id, null, null.cast(), null.cast())
         };
@@ -144,13 +144,13 @@ impl<'a> Handle<'a> {
     /// Returns the result of [`capture`](Self::capture), with the nodes directly before the
     /// stream's next work.
     ///
-    /// The caller excludes concurrent calls for the stream: the driver's list of nodes is valid
-    /// until the next call.
+    /// The caller prevents other calls for the stream meanwhile, because the driver's list of nodes
+    /// is valid only until the next call.
     pub(crate) fn capture_ends(&self, driver: &Driver) -> Result<Option<(u64, Vec<CuGraphNode>)>, CuResult> {
         let (mut status, mut id, mut count) = (CuCaptureStatus::NONE, 0, 0);
         let mut nodes: *const CuGraphNode = core::ptr::null();
         // SAFETY: the variables outlive the call, which writes one value to each; the null pointer
-        // stands for a result that is not requested.
+        // means that a result is not requested.
         let code = unsafe {
             driver.stream_get_capture_info(
                 self.stream,
@@ -175,7 +175,7 @@ impl<'a> Handle<'a> {
     }
 }
 
-/// Returns the code of a call as an error, unless the call succeeded.
+/// Returns the code of a call as an error, unless it succeeded.
 fn done(code: CuResult) -> Result<(), CuResult> {
     if code.is_success() { Ok(()) } else { Err(code) }
 }

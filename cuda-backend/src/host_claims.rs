@@ -1,9 +1,9 @@
-//! Claims to untouched memory of the system.
+//! Claims to memory of the system that is not touched yet.
 //!
-//! The system counts memory as available until a thread touches the memory, and ends a program that
-//! touches more than the available memory. Two threads that each find enough available memory may
-//! together touch too much. So a thread first claims the memory to be touched. A claim is refused
-//! if earlier claims leave too little. A claim shrinks as its memory is touched.
+//! The system counts memory as available until a thread touches it, and ends a program that touches
+//! more than is available. Two threads may each find enough memory, and together touch too much. So
+//! a thread first claims the memory that it is about to touch. A claim is refused if earlier claims
+//! leave too little. A claim shrinks while its memory is touched.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,29 +13,29 @@ static CLAIMS: Claims = Claims { claimed: AtomicU64::new(0), touched: AtomicU64:
 /// The sums of all claims.
 #[derive(Debug)]
 struct Claims {
-    /// Bytes claimed and not touched yet.
+    /// The bytes that are claimed and not touched yet.
     claimed: AtomicU64,
-    /// Bytes of claims touched so far.
+    /// The bytes of claims that have been touched so far.
     touched: AtomicU64,
 }
 
-/// A claim to memory. A drop gives up the untouched rest.
+/// A claim to memory. When it is dropped, it gives up the part that was not touched.
 #[derive(Debug)]
 pub(crate) struct Claim {
     of: &'static Claims,
-    /// Untouched bytes.
+    /// The bytes that are not touched yet.
     left: AtomicU64,
 }
 
 impl Claim {
-    /// Claims memory. `available` returns the bytes left in the system. Returns `None` if the
-    /// system has fewer bytes than claimed. If the system reports no number, every claim is
+    /// Claims memory. `available` returns the bytes that the system has left. Returns `None` if
+    /// these are fewer than all claims together. If the system reports no number, every claim is
     /// accepted.
     pub(crate) fn new(bytes: u64, available: impl FnOnce() -> Option<u64>) -> Option<Self> {
         CLAIMS.claim(bytes, available)
     }
 
-    /// Notes a newly touched part of the memory.
+    /// Notes that another `bytes` bytes of the memory were touched.
     pub(crate) fn touched(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
@@ -56,7 +56,7 @@ impl Claims {
         let before = self.touched.load(Ordering::Acquire);
         let free = available().unwrap_or(u64::MAX);
         let more = |claimed: u64| {
-            // Others may have touched memory since the system was asked: it is gone, and no longer
+            // Others may have touched memory after the system was asked. It is gone, and no longer
             // claimed.
             let gone = self.touched.load(Ordering::Acquire) - before;
             let all = claimed.checked_add(bytes)?;
@@ -99,7 +99,7 @@ mod tests {
         let first = claims.claim(6, || Some(10)).expect("there is enough");
         let asked = || {
             first.touched(6);
-            // The answer is of the moment before.
+            // The answer is about the moment before.
             Some(10)
         };
         assert!(claims.claim(6, asked).is_none());

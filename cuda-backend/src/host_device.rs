@@ -1,13 +1,13 @@
 //! Pinned memory of the host as its own device, for copies between the host and a GPU.
 //!
-//! The memory is the program's own: mapped in huge pages, touched by several threads, and then
-//! registered with the driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as
-//! long. Streams, events and captures are those of the GPU.
+//! The memory is mapped in huge pages, touched by several threads, and then registered with the
+//! driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as long. Streams,
+//! events and captures are those of the GPU.
 //!
-//! Blocks of a GPU are freed in the order of a stream. The host has no such order: it may write to
-//! a block as soon as a request returns. Blocks of the host therefore belong to [`HOST_STREAM`], on
-//! which no work is ever queued, and each stream that copies from or to a block is recorded as a
-//! use of the block.
+//! Blocks of a GPU are freed in the order of a stream. The host has no such order, because it may
+//! write to a block as soon as a request returns. So blocks of the host belong to [`HOST_STREAM`],
+//! on which no work is ever queued, and each stream that copies from or to a block is recorded as a
+//! user of the block.
 
 use crate::device::{CudaDevice, DeviceOptions};
 use crate::driver::Driver;
@@ -24,18 +24,18 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 
 /// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under
-/// the caching policy: exact segments, of which at most 1 % more are held than were ever in use.
+/// the caching policy: exact segments, and at most 1 % more memory held than was ever in use.
 pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 
 /// Pinned memory of the host, on the NUMA node of a GPU.
 ///
 /// Every GPU of the process may copy from and to the memory (`CU_MEMHOSTREGISTER_PORTABLE`), and
-/// kernels may use the memory at the host's address where the driver has unified addressing. The
-/// rules of [`CudaDevice`] hold: any thread may call any method, and after a sticky error no driver
-/// is called.
+/// kernels may use it at the host's address if the driver has unified addressing. The rules are
+/// those of [`CudaDevice`]: any thread may call any method, and after a sticky error no driver is
+/// called.
 ///
 /// A request on [`HOST_STREAM`] returns a block that the host may write to at once. A request on
-/// another stream is served as on a GPU: only work queued on that stream may use the block.
+/// another stream is served as on a GPU: only work that is queued on that stream may use the block.
 /// `cachalot::open_host` opens an allocator over such devices.
 ///
 /// ```no_run
@@ -50,9 +50,9 @@ pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 /// ```
 #[derive(Debug)]
 pub struct HostDevice {
-    /// The GPU whose events tell when copies are complete.
+    /// The GPU that makes the copies. Its events show when they are complete.
     cuda: HostStream,
-    /// The NUMA node of the GPU, if the system has several.
+    /// The NUMA node of the GPU, if the system has several nodes.
     node: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ impl HostDevice {
         Ok(Self { cuda: HostStream(cuda), node })
     }
 
-    /// Returns the GPU whose streams copy from and to the memory.
+    /// Returns the GPU that copies from and to the memory on its streams.
     pub fn cuda(&self) -> &CudaDevice {
         &self.cuda.0
     }
@@ -100,11 +100,11 @@ impl HostDevice {
 }
 
 impl Segments for HostDevice {
-    /// Maps, touches and registers memory. Takes about 45 ms for each GiB, on 16 processors.
+    /// Maps, touches and registers memory. This takes about 45 ms for each GiB, on 16 processors.
     ///
     /// Fails with [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too
-    /// little memory left, because a program that touches more is ended by the system. What other
-    /// threads of the process are about to touch counts as used.
+    /// little memory left, because the system would end a program that touches more. Memory that
+    /// other threads of the process are about to touch counts as used.
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         self.cuda().health()?;
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
@@ -130,7 +130,7 @@ impl Segments for HostDevice {
         if host_memory::unmap(base, bytes) { Ok(()) } else { Err(CuResult::OPERATING_SYSTEM.error()) }
     }
 
-    /// Returns the memory of the system, or of the process's control group if that has less.
+    /// Returns the memory of the system, or of the process's control group if the group has less.
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         self.cuda().health()?;
         let (total, free) = host_memory::of_system().ok_or(CuResult::OPERATING_SYSTEM.error())?;
@@ -169,13 +169,14 @@ impl Segments for HostDevice {
         None
     }
 
-    /// Memory of the host is never parked: it is only filled and read.
+    /// Returns this device. Memory of the host is never parked, so it is only filled and read.
     fn contents(&self) -> Option<&dyn Contents> {
         Some(self)
     }
 }
 
-/// The error of what memory of the host does not have: pages are never parked.
+/// The error of the operations that memory of the host does not have, because its pages are never
+/// parked.
 const NOT_PARKED: CuResult = CuResult::NOT_SUPPORTED;
 
 impl Contents for HostDevice {
@@ -197,8 +198,8 @@ impl Contents for HostDevice {
         self.fill(HOST_STREAM, at, bytes, 0)
     }
 
-    /// Fills by the host. Work of the host is in the order of no other stream, whose work is waited
-    /// for.
+    /// Fills the memory on the host. Work of the host is not in the order of a stream of the GPU,
+    /// so the work of such a stream is waited for first.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let is_of_gpu = stream != HOST_STREAM && self.cuda().streams().handle(stream).is_some();
         if is_of_gpu {

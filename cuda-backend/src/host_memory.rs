@@ -1,9 +1,9 @@
-//! Memory of the host: mapped in huge pages, on a NUMA node, and touched by several threads. Calls
-//! no driver.
+//! Memory of the host, which is mapped in huge pages, on a NUMA node, and touched by several
+//! threads. Nothing here calls the driver.
 //!
-//! The kernel zeroes each page when the page is first touched, on the processor of the thread. One
-//! thread zeroes about 6 GB/s, so memory of a GPU's size takes seconds. Threads that touch parts of
-//! the memory at the same time share the work.
+//! The kernel zeroes each page when it is first touched, on the processor of the thread that
+//! touches it. One thread zeroes about 6 GB/s, so memory of the size of a GPU takes seconds.
+//! Threads that touch parts of the memory at the same time share this work.
 
 use crate::host_claims::Claim;
 use core::ffi::{c_int, c_void};
@@ -16,23 +16,24 @@ use std::thread::Builder;
 const PAGE: usize = 4096;
 /// The size of a huge page in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// Another thread pays off for this many bytes.
+/// The number of bytes for which another thread is worth its cost.
 const BYTES_OF_A_THREAD: usize = 8 << 20;
-/// More threads than this do not touch memory faster: the memory itself is the limit.
+/// The greatest number of threads. More threads do not touch memory faster, because the memory
+/// itself is the limit.
 const MOST_THREADS: usize = 16;
-/// Bytes that a thread touches by one call of the system. A claim shrinks by as much. In tests,
-/// memory is longer.
+/// The number of bytes that a thread touches with one system call, after which its claim shrinks.
+/// It is small in tests, so that memory is longer.
 const TOUCHED_AT_ONCE: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 /// Touches the pages of a range for writing (Linux 5.14, not in `libc` for every target).
 const MADV_POPULATE_WRITE: c_int = 23;
-/// Takes pages from a node while the node has some, else from others.
+/// Takes pages from a node while it has some, and otherwise from others.
 const MPOL_PREFERRED: c_int = 1;
 /// The greatest number of NUMA nodes of the kernel.
 const NODES: usize = 1024;
-/// Bits of a word of a mask.
+/// The number of bits in a word of a mask.
 const WORD: usize = u64::BITS as usize;
 
-/// Reason why there is no memory.
+/// The reason why there is no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// The system has too little memory or too few addresses.
@@ -46,10 +47,10 @@ fn length_of(bytes: u64) -> Option<usize> {
     usize::try_from(bytes).ok()?.checked_next_multiple_of(PAGE)
 }
 
-/// Maps `bytes` bytes of memory, touched, in huge pages where the system has some, and preferably
-/// on a NUMA node. The memory is zeroed, and starts at a multiple of 2 MiB if as long. A forked
-/// child does not have the memory: a copy would take as much memory again, because pinned pages
-/// cannot be shared. `claim` is a claim to the memory.
+/// Maps `bytes` bytes of memory and touches them. The memory is in huge pages if the system has
+/// some, and preferably on a NUMA node. It is zeroed, and starts at a multiple of 2 MiB if it is at
+/// least as long. A forked child does not have the memory, because pinned pages cannot be shared
+/// and a copy would take as much memory again. `claim` is a claim to the memory.
 ///
 /// # Errors
 /// [`Failure`]; nothing is mapped then.
@@ -91,8 +92,8 @@ pub(crate) fn unmap(base: NonNull<c_void>, bytes: u64) -> bool {
     unsafe { libc::munmap(base.as_ptr(), length) == 0 }
 }
 
-/// Maps untouched memory. The address is a multiple of the size of a huge page if the memory is as
-/// long.
+/// Maps memory without touching it. The address is a multiple of the size of a huge page if the
+/// memory is at least as long.
 fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
     let spare = if length < HUGE_PAGE { 0 } else { HUGE_PAGE - PAGE };
     let whole = length.checked_add(spare)?;
@@ -126,13 +127,13 @@ fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
 /// Lets the pages of a range come from a NUMA node, if the system permits.
 fn prefer(base: NonNull<c_void>, length: usize, node: u32) {
     let Some(nodes) = mask_of(node) else { return };
-    // The kernel reads one bit less than it is told.
-    // SAFETY: the range is mapped, and the mask outlives the call, which reads `NODES` bits.
+    // The kernel reads one bit less than the number that it gets. SAFETY: the range is mapped, and
+    // the mask outlives the call, which reads `NODES` bits.
     let _ =
         unsafe { libc::syscall(libc::SYS_mbind, base.as_ptr(), length, MPOL_PREFERRED, nodes.as_ptr(), NODES + 1, 0) };
 }
 
-/// Returns the mask of a NUMA node for the kernel. `None` if the kernel has no such node.
+/// Returns the mask of a NUMA node for the kernel, or `None` if the kernel has no such node.
 fn mask_of(node: u32) -> Option<[u64; NODES / WORD]> {
     let mut nodes = [0; NODES / WORD];
     *nodes.get_mut(node as usize / WORD)? = 1 << (node as usize % WORD);
@@ -140,7 +141,7 @@ fn mask_of(node: u32) -> Option<[u64; NODES / WORD]> {
 }
 
 /// Touches all pages of a range of new memory, on several threads for a long range. Returns false
-/// if the system does not have the memory. `claim` shrinks with the memory that is touched.
+/// if the system does not have the memory. `claim` shrinks while the memory is touched.
 pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
     let Some(length) = length_of(bytes) else { return false };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -178,7 +179,7 @@ fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
     })
 }
 
-/// Touches the pages of a range by one call, where the system has this call. Returns false if the
+/// Touches the pages of a range with one call, if the system has this call. Returns false if the
 /// system does not have the memory.
 fn touch_piece(start: usize, length: usize) -> bool {
     let at = core::ptr::with_exposed_provenance_mut::<c_void>(start);
@@ -189,7 +190,7 @@ fn touch_piece(start: usize, length: usize) -> bool {
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            // An older kernel: write to each page.
+            // The kernel is older, so each page is written to.
             Some(libc::EINVAL) => break,
             _ => return false,
         }
@@ -202,8 +203,8 @@ fn touch_piece(start: usize, length: usize) -> bool {
     true
 }
 
-/// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. `None` if the
-/// system has one node, or does not say.
+/// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. Returns
+/// `None` if the system has only one node, or does not report it.
 pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
     node_in(Path::new("/sys"), bus_id)
 }
@@ -214,15 +215,16 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
     if only {
         return None;
     }
-    // The system writes small letters, and a domain of four digits.
+    // The system writes lower-case letters, and a domain of four digits.
     let name = bus_id.to_ascii_lowercase();
     let name = name.get(name.len().checked_sub("0000:00:00.0".len())?..)?;
-    // -1 for no node.
+    // The file has -1 if there is no node.
     read(system.join("bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
 }
 
 /// Returns the memory of the system and the part that a program can still get, in bytes. Within a
-/// control group with a limit, the group's. `None` if the system does not say. Calls no driver.
+/// control group with a limit, these are at most those of the group. Returns `None` if the system
+/// does not report them. Calls no driver.
 pub fn of_system() -> Option<(u64, u64)> {
     let text = read("/proc/meminfo")?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);
@@ -234,18 +236,18 @@ pub fn of_system() -> Option<(u64, u64)> {
 }
 
 /// A hierarchy of control groups: the names of its files for the limit and the use, and of the
-/// entry of droppable contents.
+/// entry for contents that can be dropped.
 struct Hierarchy([&'static str; 3]);
 
 /// The unified hierarchy, which a line `0::/path` names.
 const UNIFIED: Hierarchy = Hierarchy(["memory.max", "memory.current", "inactive_file "]);
 
 /// The hierarchy of the memory alone, of version 1, which a line `N:memory:/path` names. Its
-/// entries without `total_` are without the groups below.
+/// entries without `total_` do not include the groups below.
 const OF_MEMORY: Hierarchy = Hierarchy(["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "]);
 
-/// Returns the limits of the control groups of a process and the bytes below each: `lines` is the
-/// process's list of groups, and `system` the folder of the hierarchies.
+/// Returns the limits of the control groups of a process, and for each the bytes left below it.
+/// `lines` is the process's list of groups, and `system` the folder of the hierarchies.
 fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for line in lines.lines() {
@@ -265,16 +267,16 @@ fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
     found
 }
 
-/// Returns the limit of a control group and the bytes below the limit, or `None` without a limit.
+/// Returns the limit of a control group and the bytes left below it, or `None` if it has no limit.
 fn of_group(folder: &Path, Hierarchy([most, used, droppable]): &Hierarchy) -> Option<(u64, u64)> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
     let (most, used) = (number(most)?, number(used)?);
-    // Contents of files that the kernel can drop count as used.
+    // The use includes contents of files that the kernel can drop.
     let cached = read(folder.join("memory.stat")).and_then(|text| entry(&text, droppable)).unwrap_or(0);
     Some((most, most.saturating_sub(used.saturating_sub(cached))))
 }
 
-/// Claims memory of the system that is about to be touched. `None` if too little is left.
+/// Claims memory of the system that is about to be touched. Returns `None` if too little is left.
 pub(crate) fn claim(bytes: u64) -> Option<Claim> {
     Claim::new(bytes, || of_system().map(|(_, free)| free))
 }

@@ -1,15 +1,15 @@
-//! A GPU with one more stream: that of the host.
+//! A GPU with another stream, that of the host.
 
 use crate::device::CudaDevice;
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::{CaptureMark, DeviceResult, Event, StreamId, StreamOrder};
 
-/// The stream of the host: it has no work, and is always complete. No stream of the driver has this
-/// number.
+/// The stream of the host. It has no work, so it is always complete. No stream of the driver has
+/// this number.
 pub const HOST_STREAM: StreamId = StreamId(0xffff << 48);
 
-/// A device of the driver whose streams include [`HOST_STREAM`], for memory that is ordered by the
-/// host.
+/// A device of the driver that also has the stream [`HOST_STREAM`], for memory that the host
+/// orders.
 #[derive(Debug)]
 pub struct HostStream(pub CudaDevice);
 
@@ -24,8 +24,8 @@ impl Forwarder for HostStream {
 
 impl ForwardStreamOrder for HostStream {
     /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], which has no work, the event
-    /// keeps its earlier state. That may be after other work: what waits for the event may wait
-    /// longer than needed, and never too short.
+    /// keeps its earlier state. It may still be after other work, so a wait for the event may take
+    /// longer than needed, but never ends too early.
     #[inline]
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         if stream == HOST_STREAM { self.0.health() } else { self.0.record(event, stream) }
@@ -67,8 +67,8 @@ impl ForwardStreamOrder for HostStream {
         if stream == HOST_STREAM { self.0.health().map(|()| false) } else { self.0.is_capturing(stream) }
     }
 
-    /// Marks nothing: a graph reads memory of the host at each launch, and the host writes to the
-    /// memory at once. So no block used by a graph is handed out again before the capture ends.
+    /// Marks nothing. A graph reads memory of the host at each launch, and the host writes to
+    /// memory at once, so no block that a graph uses is reused before the capture ends.
     #[inline]
     fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
         Ok(None)

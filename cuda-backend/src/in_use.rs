@@ -1,5 +1,5 @@
-//! The handles of streams in calls at the moment. The report of a stream's end waits for the calls
-//! with the stream's handle.
+//! The handles of streams that calls are using. The report of a stream's end waits for the calls
+//! that use its handle.
 //!
 //! ```text
 //! a call:    place ← handle            the number of the handle is still the stream's?  use the handle    place ← 0
@@ -7,25 +7,25 @@
 //! ```
 //!
 //! Each thread usually has its own place, so a call writes a cache line that no other thread reads.
-//! A place names the handle: a report waits only for calls with the reported handle. A wait for
+//! A place names the handle, so a report waits only for calls with the reported handle. To wait for
 //! other calls could be a deadlock, because a call may wait for the reporting thread through the
 //! program's own locks.
 //!
-//! A report misses no call. Both write the place: the call enters the handle, and the report writes
-//! the value back unchanged. If the call writes first, the report finds the handle. If the report
-//! writes first, the call also sees the report's earlier write of the handle's next number, and
-//! does not use the handle.
+//! A report misses no call, because both write the place: the call enters the handle, and the
+//! report writes the value back unchanged. If the call writes first, the report finds the handle.
+//! If the report writes first, the call also sees that the report has given the handle its next
+//! number, and does not use the handle.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Number of places. Other concurrent calls share a list under a lock.
+/// The number of places. More calls at the same time share a list under a lock.
 const PLACES: usize = 32;
 
-/// A free place. No stream has the handle 0.
+/// The value of a free place. No stream has the handle 0.
 const FREE: u64 = 0;
 
-/// An atomic word: the standard library's, or a model checker's.
+/// An atomic word: that of the standard library, or of a model checker.
 pub(crate) trait Word {
     /// Writes `new` if the word is `current`. Returns whether the word was `current`. Acquires and
     /// releases.
@@ -61,7 +61,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A place on its own cache lines. 128 bytes, because processors fetch cache lines in pairs.
+/// A place on its own cache lines. It takes 128 bytes, because processors fetch cache lines in
+/// pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct CacheLine<A>(A);
@@ -74,7 +75,7 @@ pub(crate) struct InUse<A = AtomicU64, const N: usize = PLACES> {
     more: Mutex<Vec<u64>>,
 }
 
-/// The use of a handle, as long as the value lives.
+/// The use of a handle, for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Use<'a, A: Word = AtomicU64, const N: usize = PLACES> {
     all: &'a InUse<A, N>,
@@ -84,15 +85,15 @@ pub(crate) struct Use<'a, A: Word = AtomicU64, const N: usize = PLACES> {
 }
 
 impl InUse {
-    /// Creates the record of no use. Allocates nothing.
+    /// Creates a record without any use. Allocates nothing.
     pub(crate) const fn new() -> Self {
         Self { places: [const { CacheLine(AtomicU64::new(FREE)) }; PLACES], more: Mutex::new(Vec::new()) }
     }
 }
 
 impl<A: Word, const N: usize> InUse<A, N> {
-    /// Announces the use of a handle, by the thread with the number `thread`. The caller then looks
-    /// whether the handle still belongs to the stream, and uses the handle only if so.
+    /// Announces the use of a handle, by the thread with the number `thread`. Afterwards the caller
+    /// checks whether the handle still belongs to the stream, and uses it only if it does.
     #[inline]
     pub(crate) fn begin(&self, handle: u64, thread: u64) -> Use<'_, A, N> {
         let first = thread as usize;
@@ -104,8 +105,8 @@ impl<A: Word, const N: usize> InUse<A, N> {
         Use { all: self, handle, place }
     }
 
-    /// Waits until no call uses a handle whose next number was published before. Later calls find
-    /// the next number. `pause` lets other threads run.
+    /// Waits until no call uses a handle. Its next number was published before, so later calls find
+    /// that number. `pause` lets other threads run.
     pub(crate) fn wait_until_unused(&self, handle: u64, pause: impl Fn()) {
         for place in &self.places {
             let mut found = place.0.latest();
@@ -119,7 +120,7 @@ impl<A: Word, const N: usize> InUse<A, N> {
         }
     }
 
-    /// Ignores poison: no code under the lock panics.
+    /// Locks the list. Poison is ignored, because no code under the lock panics.
     fn more(&self) -> MutexGuard<'_, Vec<u64>> {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +147,7 @@ mod tests {
     const HANDLE: u64 = 0x1_0000;
 
     impl<A: Word, const N: usize> InUse<A, N> {
-        /// Creates the record of no use, with places of any kind.
+        /// Creates a record without any use, with places of any kind.
         fn of(place: impl Fn(u64) -> A) -> Self {
             Self { places: core::array::from_fn(|_| CacheLine(place(FREE))), more: Mutex::new(Vec::new()) }
         }
@@ -212,9 +213,8 @@ mod tests {
             }
 
             fn store(&self, new: u64) {
-                // The checker leaves a plain store and another thread's read-modify-write without
-                // an order, which no memory model does: every location has one order of its
-                // changes.
+                // The checker does not order a plain store and another thread's read-modify-write.
+                // Every memory model does, because every location has one order of its changes.
                 self.swap(new, Ordering::Release);
             }
         }

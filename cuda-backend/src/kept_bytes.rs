@@ -1,12 +1,13 @@
-//! Bytes of device memory kept for waits; see `context_wait.rs`. Calls no driver.
+//! Bytes of device memory that are kept for waits; see `context_wait.rs`. Nothing here calls the
+//! driver.
 
 use crate::driver::types::{CuContext, CuDevicePtr};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Number of bytes kept in a context. A wait frees a byte and obtains a new byte in its place. The
-/// second step fails if another part of the program takes the place first. `KEPT` waits in a row
-/// can lose their byte. The driver has all the bytes in one page.
+/// The number of bytes kept in a context. A wait frees a byte and obtains a new one in its place.
+/// The second step fails if another part of the program takes the place first, so `KEPT` waits in a
+/// row can lose their byte. The driver has all these bytes in one page.
 const KEPT: usize = 16;
 
 /// The bytes of a context.
@@ -14,11 +15,11 @@ const KEPT: usize = 16;
 struct OfContext {
     /// How many devices are open in the context.
     users: usize,
-    /// Whether bytes are kept.
+    /// Whether bytes should be kept.
     wanted: bool,
-    /// Addresses of the bytes.
+    /// The addresses of the bytes.
     bytes: Vec<CuDevicePtr>,
-    /// Number of bytes given up by threads at the moment. A thread may give a byte back.
+    /// The number of bytes that threads have taken and may still give back.
     taken: usize,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct KeptBytes {
 }
 
 impl KeptBytes {
-    /// Creates the record of no context. Allocates nothing.
+    /// Creates a record without any context. Allocates nothing.
     pub(crate) const fn new() -> Self {
         Self { contexts: Mutex::new(BTreeMap::new()), given_back: Condvar::new() }
     }
@@ -57,12 +58,12 @@ impl KeptBytes {
         self.lock().keys().copied().collect()
     }
 
-    /// Notes the wish to keep bytes in `context`. Returns whether a device is open in the context.
+    /// Notes that bytes should be kept in `context`. Returns whether a device is open there.
     pub(crate) fn want(&self, context: CuContext) -> bool {
         self.lock().get_mut(&context).map(|its| its.wanted = true).is_some()
     }
 
-    /// Returns whether another byte is to be kept in `context`.
+    /// Returns whether another byte should be kept in `context`.
     pub(crate) fn lacks(&self, context: CuContext) -> bool {
         self.lock().get(&context).is_some_and(|its| its.wanted && its.bytes.len() + its.taken < KEPT)
     }
@@ -76,7 +77,7 @@ impl KeptBytes {
         None
     }
 
-    /// Takes a byte for a wait. If concurrent waits have all bytes, waits for a byte. Returns
+    /// Takes a byte for a wait. If other waits have all bytes, waits for one of them. Returns
     /// `None` if no byte is kept. [`give_back`](Self::give_back) must follow.
     pub(crate) fn take(&self, context: CuContext) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();
@@ -93,19 +94,19 @@ impl KeptBytes {
         }
     }
 
-    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the taken byte,
-    /// if any. Returns the byte if no device is open in `context` any longer.
+    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the one that was
+    /// taken, if there is one. Returns it if no device is open in `context` any longer.
     pub(crate) fn give_back(&self, context: CuContext, byte: Option<CuDevicePtr>) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();
         let Some(its) = contexts.get_mut(&context) else { return byte };
-        // The context may have been left and entered again meanwhile.
+        // Meanwhile the last device may have closed and another one may have opened in the context.
         its.taken = its.taken.saturating_sub(1);
         its.bytes.extend(byte);
         self.given_back.notify_all();
         None
     }
 
-    /// Ignores poison: no code under the lock panics.
+    /// Locks the record. Poison is ignored, because no code under the lock panics.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<CuContext, OfContext>> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }

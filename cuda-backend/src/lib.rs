@@ -17,16 +17,17 @@
 //!   driver's types as integers.
 //! * [`CudaDevice`]: a device in a context, which implements the core's traits.
 //! * [`HostDevice`]: pinned host memory for such a device, as a separate device.
-//! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
-//!   handles.
-//! * [`clock`]: a clock for traces, cheaper than the system's clock.
+//! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams, although the driver reuses
+//!   their handles.
+//! * [`clock`]: a clock for traces, which is cheaper than that of the system.
 //! * [`HeapLock`]: the lock of an allocator's heaps.
 //! * [`fork`]: detection of forked children, which must not call the driver.
-//! * `log`, with the feature of this name: lines for operators (`CACHALOT_LOG`).
-//! * [`own_files`]: the library's own writes, which end no program, and the numbers of its files.
+//! * `log`, with the feature `log`: lines for operators (`CACHALOT_LOG`).
+//! * [`own_files`]: the library's own writes, which never end the program, and the numbers of its
+//!   files.
 //!
-//! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
-//! only [`CudaDevice::close`] releases the process's driver objects.
+//! Building needs neither a CUDA toolkit nor a driver. The crate makes no driver call at process
+//! exit: only [`CudaDevice::close`] releases objects of the driver.
 
 pub mod clock;
 pub mod driver;

@@ -1,22 +1,22 @@
-//! The lock of a heap: one byte, released by a plain store.
+//! The lock of a heap: one byte that is released by a plain store.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use std::time::Duration;
 
-/// Number of polls before a waiter yields its processor: about as long as a heap is locked, 10 to
-/// 20 ns.
+/// The number of polls before a waiter yields its processor. They take about as long as a heap is
+/// locked, 10 to 20 ns.
 const SPINS: u32 = 16;
-/// Number of yields before a waiter sleeps.
+/// The number of yields before a waiter sleeps.
 const YIELDS: u32 = 1000;
-/// First and longest duration of a sleep.
+/// The first and the longest duration of a sleep.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// A lock of one byte that is released by a plain store.
 ///
-/// A release wakes no waiter, and so costs next to nothing. A waiter spins for about as long as a
-/// heap is locked, then yields the processor, then sleeps. Yielding alone is not enough: a waiter
-/// of higher real-time priority would never let the holder run.
+/// A release wakes no waiter, so it costs next to nothing. A waiter spins for about as long as a
+/// heap is locked, then yields the processor, then sleeps. Yielding alone is not enough, because a
+/// waiter with a higher real-time priority would never let the holder run.
 #[derive(Debug)]
 pub struct HeapMutex(AtomicBool);
 
@@ -35,8 +35,8 @@ impl HeapMutex {
                 sleep = longest.min(sleep * 2);
             }
             round = round.saturating_add(1);
-            // Load before the exchange: a failed exchange would take the cache line from the
-            // holder.
+            // This loads before the exchange, because a failed exchange would take the cache line
+            // from the holder.
             if !self.is_locked() && self.try_lock() {
                 return;
             }
@@ -63,7 +63,7 @@ unsafe impl RawMutex for HeapMutex {
     #[inline]
     fn try_lock(&self) -> bool {
         // A lock that belongs to its most frequent thread was measured, and left out. The processor
-        // does the exchange beside the other work of a pair: on a Xeon, a pair through the C
+        // does the exchange alongside the other work of a pair: on a Xeon, a pair through the C
         // interface takes 1 to 3 % less time with a load and a store in place of the exchange,
         // which would exclude no thread, and 1 to 8 % more with a lock biased to its thread.
         self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -110,7 +110,7 @@ mod tests {
                 scope.spawn(|| {
                     let mut count = lock.lock();
                     assert!(!inside.swap(true, Ordering::Relaxed), "another waiter has the lock");
-                    // All others wait, and look at the lock.
+                    // All others wait, and poll the lock.
                     std::thread::sleep(Duration::from_millis(2));
                     assert!(lock.try_lock().is_none());
                     inside.store(false, Ordering::Relaxed);

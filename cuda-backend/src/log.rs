@@ -10,10 +10,10 @@
 //! info      allocators, parked memory, plans, settings found by `tune:auto`
 //! ```
 //!
-//! Without the variable, warnings go to the standard error, after the name of the library: no
-//! status tells them. So do refusals of programs that know nothing of the library. With the
+//! Without the variable, warnings go to the standard error, after the name of the library, because
+//! no status reports them. So do refusals to programs that know nothing about the library. With the
 //! variable, each line starts with the time in UTC and the process. A line is written by a single
-//! call, so the lines of several processes in one file stay whole. The variable is read once.
+//! call, so the lines of several processes in one file are never mixed. The variable is read once.
 
 use crate::own_files::{OwnFile, quietly};
 use core::fmt::{Arguments, Display};
@@ -29,24 +29,24 @@ pub const VARIABLE: &str = "CACHALOT_LOG";
 /// The importance of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// The program does not have memory.
+    /// A request has failed because there is no memory.
     Error,
-    /// The library does other than asked.
+    /// The library does something else than it was asked for.
     Warning,
     /// The library has changed what it holds or how it decides.
     Info,
 }
 
-/// The levels by name; `None` is no log.
+/// The levels by name; `None` means no log.
 const LEVELS: [(&str, Option<Level>); 4] =
     [("off", None), ("error", Some(Level::Error)), ("warning", Some(Level::Warning)), ("info", Some(Level::Info))];
 
 /// The log of the process.
 #[derive(Debug)]
 struct Log {
-    /// The highest level to be written.
+    /// The highest level that is written.
     most: Option<Level>,
-    /// The file for the lines; the standard error, if there is none.
+    /// The file for the lines. If there is none, they go to the standard error.
     file: Option<LogFile>,
     /// Whether the variable is set. Lines then start with the time and the process.
     is_set: bool,
@@ -56,13 +56,14 @@ struct Log {
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    /// Opened again where the program has closed it, as programs do that become daemons.
+    /// The open file. It is opened again if the program has closed it, as programs do when they
+    /// become daemons.
     open: Mutex<OwnFile>,
 }
 
 impl LogFile {
     fn new(path: &str) -> io::Result<Self> {
-        // The program may choose another folder.
+        // The path is made absolute, because the program may change its folder.
         let path = std::path::absolute(path)?;
         let open = Mutex::new(Self::open(&path)?);
         Ok(Self { path, open })
@@ -77,13 +78,13 @@ impl LogFile {
         if open.get().is_err() {
             *open = Self::open(&self.path)?;
         }
-        // A reference to a file is a writer.
+        // Writing needs only a shared reference to the file.
         open.get().and_then(|mut file| file.write_all(line.as_bytes()))
     }
 }
 
 impl Log {
-    /// The log of a process without the variable.
+    /// The log of a process for which the variable is not set.
     const DEFAULT: Self = Self { most: Some(Level::Warning), file: None, is_set: false };
 
     /// Returns the log that the variable describes.
@@ -108,8 +109,8 @@ impl Log {
         Ok((most.ok_or_else(mistake)?, path))
     }
 
-    /// Returns the log of the environment. A mistake in the variable is told in the log without the
-    /// variable.
+    /// Returns the log of the environment. A mistake in the variable is reported in the default
+    /// log.
     fn of_environment() -> Self {
         let Some(text) = std::env::var_os(VARIABLE) else { return Self::DEFAULT };
         Self::parse(&text.to_string_lossy()).unwrap_or_else(|mistake| {
@@ -123,8 +124,8 @@ impl Log {
         self.most.is_some_and(|most| level <= most)
     }
 
-    /// Returns whether lines of the level are written for events that a status tells the program
-    /// of. Without the variable, a log of such errors is not wanted.
+    /// Returns whether lines of the level are written for events that a status reports to the
+    /// program, too. Without the variable, nobody wants a log of such errors.
     fn has_beside_status(&self, level: Level) -> bool {
         self.has(level) && (self.is_set || level == Level::Warning)
     }
@@ -136,13 +137,13 @@ impl Log {
         }
         let name = LEVELS.iter().find(|(_, named)| *named == Some(level)).map_or("", |(name, _)| name);
         let now = humantime::format_rfc3339_millis(SystemTime::now());
-        // An event is a line: a report of several lines becomes one.
+        // Each event is one line, so a report of several lines becomes one.
         let text = text.to_string().trim_end().replace('\n', " ");
         format!("{now} cachalot[{}] {name}: {text}\n", std::process::id())
     }
 
-    /// Writes a line, if the log has the level. A line that cannot be written is left out: the
-    /// request that it is about goes on, and the macros of the standard library would panic.
+    /// Writes a line, if the log has the level. A line that cannot be written is left out, because
+    /// the request that it is about goes on. The macros of the standard library would panic.
     fn write(&self, level: Level, text: Arguments<'_>) {
         if !self.has(level) {
             return;
@@ -161,8 +162,8 @@ fn log() -> &'static Log {
     LOG.get_or_init(Log::of_environment)
 }
 
-/// Looks for a mistake in the variable, for a program that starts another with the variable. Opens
-/// no file, which may be another user's.
+/// Looks for a mistake in the variable, for a program that starts another one with it. Opens no
+/// file, because it may belong to another user.
 ///
 /// # Errors
 /// A sentence that names the mistake.
@@ -179,25 +180,27 @@ fn check_text(text: &str) -> Result<(), String> {
     }
 }
 
-/// Returns whether lines of the level are written, for callers whose text is dear.
+/// Returns whether lines of the level are written, for callers that would have to make a costly
+/// text.
 pub fn has(level: Level) -> bool {
     log().has_beside_status(level)
 }
 
-/// Logs a request that failed for lack of memory, where a status tells the program of it.
+/// Logs a request that failed because there is no memory, if a status reports it to the program,
+/// too.
 pub fn error(text: impl Display) {
     if has(Level::Error) {
         log().write(Level::Error, format_args!("{text}"));
     }
 }
 
-/// Logs a request that was refused to a program that knows nothing about the library: a code of the
-/// driver does not tell the reason.
+/// Logs a request that was refused to a program that knows nothing about the library. A code of the
+/// driver does not give the reason.
 pub fn refusal(text: impl Display) {
     log().write(Level::Error, format_args!("{text}"));
 }
 
-/// Logs what the library does other than asked.
+/// Logs that the library does something else than it was asked for.
 pub fn warning(text: impl Display) {
     log().write(Level::Warning, format_args!("{text}"));
 }

@@ -1,14 +1,14 @@
-//! Announcements to a memory checker that listens through the memory interface of NVTX, such as
-//! compute-sanitizer: it learns which part of a segment is a block.
+//! Announces segments and blocks to a memory checker that listens through the memory interface of
+//! NVTX, such as compute-sanitizer, so that it knows which part of a segment is a block.
 //!
 //! ```text
 //! heap     a segment        an access outside of its regions is an error
 //! region   a live block
 //! ```
 //!
-//! A tool announces itself by the variable `NVTX_INJECTION64_PATH`, the name of its library. The
-//! library fills a table of functions (`nvToolsExtMem.h`, NVTX 3). Nothing of NVTX is linked, and
-//! without the variable nothing is loaded.
+//! A tool announces itself by the variable `NVTX_INJECTION64_PATH`, which has the name of its
+//! library. This library fills a table of functions (`nvToolsExtMem.h`, NVTX 3). Nothing of NVTX is
+//! linked, and without the variable nothing is loaded.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libloading::Library;
@@ -22,7 +22,7 @@ const VERSION: u16 = 3;
 const COMPATIBLE: u16 = 0x0102;
 const MODULE: u16 = 1;
 
-/// Number of functions in the table. The tool fills in the functions that the tool has, and leaves
+/// The number of functions in the table. The tool fills in the functions that it has, and leaves
 /// the others null.
 const FUNCTIONS: usize = 63;
 /// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which
@@ -33,14 +33,14 @@ const REGIONS_REGISTER: usize = 3;
 const REGIONS_UNREGISTER: usize = 5;
 const REGIONS_NAME: usize = 6;
 
-/// A heap of which only the regions may be used; memory with an address; a reference by address; an
-/// ASCII text.
+/// Values of NVTX: a heap in which only the regions may be used; memory with an address; a
+/// reference by address; an ASCII text.
 const SUB_ALLOCATOR: u32 = 1;
 const VIRTUAL_ADDRESS: u32 = 1;
 const BY_POINTER: u32 = 1;
 const ASCII: u32 = 1;
 
-/// The table of functions, as the tool is given it.
+/// The table of functions in the form that the tool gets.
 #[repr(C)]
 struct Segment {
     id: usize,
@@ -68,7 +68,7 @@ struct Span {
     at: usize,
 }
 
-/// A heap to be registered.
+/// A heap that is to be registered.
 #[repr(C)]
 struct HeapDescription {
     compatible: u16,
@@ -83,7 +83,7 @@ struct HeapDescription {
     text: *const c_char,
 }
 
-/// Regions to be registered.
+/// Regions that are to be registered.
 #[repr(C)]
 struct Registered {
     compatible: u16,
@@ -96,7 +96,7 @@ struct Registered {
     handles: *mut usize,
 }
 
-/// Regions to be unregistered.
+/// Regions that are to be unregistered.
 #[repr(C)]
 struct Unregistered {
     compatible: u16,
@@ -118,7 +118,7 @@ struct Named {
     reserved: u32,
 }
 
-/// Regions to be named.
+/// Regions that are to be named.
 #[repr(C)]
 struct NamedRegions {
     compatible: u16,
@@ -145,7 +145,7 @@ const DOMAIN: *const c_void = core::ptr::null();
 #[derive(Debug)]
 pub struct MemoryTool {
     functions: [usize; FUNCTIONS],
-    /// Stays loaded.
+    /// The library of the tool, which remains loaded.
     _library: Library,
 }
 
@@ -154,14 +154,14 @@ pub struct MemoryTool {
 pub struct ToolHeap(usize);
 
 impl MemoryTool {
-    /// Returns the tool of the process. Asked once; loads the library of the tool that the
-    /// environment names.
+    /// Returns the tool of the process. The first call loads the library that the environment
+    /// names.
     pub fn of_process() -> Option<&'static Self> {
         static TOOL: OnceLock<Option<MemoryTool>> = OnceLock::new();
         TOOL.get_or_init(|| Self::load(&std::env::var_os(VARIABLE)?)).as_ref()
     }
 
-    /// Loads the library of a tool. `None` if it has no memory interface.
+    /// Loads the library of a tool. Returns `None` if it has no memory interface.
     fn load(path: &std::ffi::OsStr) -> Option<Self> {
         // SAFETY: the user of the process has named the library, which NVTX's own loader would
         // load, too.
@@ -171,9 +171,9 @@ impl MemoryTool {
         Some(Self { functions: functions_of(*initialize)?, _library: library })
     }
 
-    /// Registers a segment, of which only the regions may be used. `None` if the tool refuses, and
-    /// the segment is plain memory for the tool. compute-sanitizer refuses a thread without a
-    /// current context.
+    /// Registers a segment in which only the regions may be used. Returns `None` if the tool
+    /// refuses, and then the segment is plain memory for it. compute-sanitizer refuses a thread
+    /// without a current context.
     pub fn register_heap(&self, at: u64, bytes: u64, name: &CStr) -> Option<ToolHeap> {
         let span = Span { bytes: bytes as usize, at: at as usize };
         let description = HeapDescription {
@@ -269,8 +269,8 @@ impl MemoryTool {
     }
 }
 
-/// Has a tool fill the table of functions. `None` if the tool does not listen, or does not have a
-/// function.
+/// Lets a tool fill the table of functions. Returns `None` if the tool does not listen, or if it
+/// does not have a function that is needed.
 fn functions_of(initialize: Initialize) -> Option<[usize; FUNCTIONS]> {
     let mut functions = [0; FUNCTIONS];
     let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };
@@ -287,7 +287,7 @@ fn functions_of(initialize: Initialize) -> Option<[usize; FUNCTIONS]> {
     // SAFETY: the structures are complete, and outlive the call, which fills the table.
     let listens = unsafe { initialize(&raw mut module) } != 0;
     let complete = [HEAP_REGISTER, HEAP_UNREGISTER, REGIONS_REGISTER, REGIONS_UNREGISTER];
-    // 0 stands for a function that the tool does not have, and -1 for one that does nothing.
+    // 0 means that the tool does not have the function, and -1 that the function does nothing.
     let has_all = complete.into_iter().all(|at| functions[at] != 0 && functions[at] != usize::MAX);
     (listens && has_all).then_some(functions)
 }
@@ -300,7 +300,7 @@ mod tests {
     use std::path::Path;
 
     thread_local! {
-        /// What the tool was told, and what it answers to the registration of a heap.
+        /// The announcements that the tool got, and its answer to the registration of a heap.
         static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
         static HEAP: Cell<usize> = const { Cell::new(0x77) };
     }
@@ -313,7 +313,7 @@ mod tests {
         TOLD.take()
     }
 
-    /// Returns what a pointer of the caller leads to.
+    /// Returns the value at a pointer of the caller.
     fn at<'a, T>(pointer: *const T) -> &'a T {
         // SAFETY: the tool is given complete structures, which outlive the call.
         unsafe { &*pointer }
@@ -379,7 +379,7 @@ mod tests {
         1
     }
 
-    /// As [`initialize`], without the function at a place.
+    /// Does the same as [`initialize`], but without the function at a place.
     unsafe extern "C" fn initialize_without<const AT: usize, const ABSENT: usize>(module: *mut Module) -> c_int {
         // SAFETY: the caller passes on its own pointer.
         let listens = unsafe { initialize(module) };

@@ -1,13 +1,13 @@
-//! Files of the library inside another program: a failed write ends no program, and no file has a
-//! number that the program expects to choose.
+//! Files of the library inside another program: a failed write never ends the program, and no file
+//! has a number that the program expects to choose.
 //!
-//! A write to a pipe without a reader raises `SIGPIPE`, and a file beyond the process's limit
-//! raises `SIGXFSZ`. Either signal ends a program that has not asked for it, though the program has
-//! written nothing. Every write of the library's own goes through [`quietly`], and fails with a
-//! code instead.
+//! A write to a pipe without a reader raises `SIGPIPE`, and a file beyond the limit of the process
+//! raises `SIGXFSZ`. Either signal ends a program that does not handle it, although the program
+//! itself has written nothing. So each of the library's own writes goes through [`quietly`], and
+//! fails with a code instead.
 //!
 //! A program that becomes a daemon closes every number, and opens its own files under some of them.
-//! A file that the library keeps open is an [`OwnFile`], which is neither used nor closed once
+//! A file that the library keeps open is an [`OwnFile`], which is neither used nor closed if
 //! another file has its number.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -26,7 +26,7 @@ const SIGNALS: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 const LEAST_NUMBERS: [i32; 2] = [100, 3];
 
 /// Makes a call that writes to files of the library, and takes back the signals of its failures.
-/// Signals that were there before stay, and so does the thread's mask.
+/// Signals that were pending before remain pending, and the thread's mask is restored.
 pub fn quietly<T>(write: impl FnOnce() -> T) -> T {
     let signals = set_of(&SIGNALS);
     let mut before = MaybeUninit::uninit();
@@ -76,7 +76,7 @@ fn take_back(signal: libc::c_int) {
 }
 
 /// Returns a file under a number that no program chooses for its own files. The file keeps its
-/// number where the process has no other to give.
+/// number if the process has no other one to give.
 pub fn out_of_the_way<F: From<OwnedFd> + Into<OwnedFd>>(file: F) -> F {
     let file = file.into();
     let moved = LEAST_NUMBERS.iter().find_map(|&least| fcntl_dupfd_cloexec(&file, least).ok());
@@ -115,13 +115,13 @@ impl OwnFile {
         self.found().map(|_| &*self.file)
     }
 
-    /// Returns whether the file has no name any more. Of a file that the program has closed nobody
-    /// knows.
+    /// Returns whether the file has no name any more. Returns false if the program has closed the
+    /// file, because then nobody knows.
     pub fn is_removed(&self) -> bool {
         self.found().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// Returns what the system knows of the file.
+    /// Returns what the system knows about the file.
     fn found(&self) -> io::Result<Metadata> {
         let closed = || io::Error::other("the program has closed the library's file");
         self.file.metadata().ok().filter(|found| numbers(found) == self.inode).ok_or_else(closed)

@@ -1,23 +1,23 @@
-//! A stream of the device itself, created at the first use.
+//! A stream that belongs to the device itself. It is created when it is first used.
 
 use crate::context::Context;
 use crate::driver::types::{CuStream, CuStreamFlags};
 use cachalot_core::DeviceResult;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A non-blocking stream, or no stream before the first use. Only code of this crate has the
+/// A non-blocking stream, or no stream before the first use. Only code of this crate has its
 /// handle.
 #[derive(Debug, Default)]
 pub(crate) struct OwnStream(AtomicUsize);
 
 impl OwnStream {
-    /// Returns the stream, if created.
+    /// Returns the stream, if it was created.
     pub(crate) fn present(&self) -> Option<CuStream> {
         let stream = CuStream(self.0.load(Ordering::Acquire));
         (!stream.is_null()).then_some(stream)
     }
 
-    /// Returns the stream. The first call creates the stream. Takes no lock.
+    /// Returns the stream. The first call creates it. Takes no lock.
     pub(crate) fn get(&self, context: &Context) -> DeviceResult<CuStream> {
         if let Some(stream) = self.present() {
             return Ok(stream);
@@ -36,7 +36,7 @@ impl OwnStream {
         }
     }
 
-    /// Waits for the work of the stream, if created.
+    /// Waits for the work of the stream, if it was created.
     pub(crate) fn synchronize(&self, context: &Context) -> DeviceResult<()> {
         let Some(stream) = self.present() else { return Ok(()) };
         context.call(|driver| {
@@ -45,7 +45,7 @@ impl OwnStream {
         })
     }
 
-    /// Destroys the stream, if created, for the closing of the device. No other thread may be
+    /// Destroys the stream, if it was created, when the device is closed. No other thread may be
     /// inside a call of the device.
     pub(crate) fn destroy(&self, context: &Context) -> DeviceResult<()> {
         match CuStream(self.0.swap(0, Ordering::AcqRel)) {
@@ -55,7 +55,7 @@ impl OwnStream {
     }
 }
 
-/// Destroys a stream whose handle only the calling thread has.
+/// Destroys a stream. Only the calling thread has its handle.
 fn destroy(context: &Context, stream: CuStream) -> DeviceResult<()> {
     context.call(|driver| {
         // SAFETY: takes no host pointers; the stream was created here, and no other thread has its

@@ -1,7 +1,7 @@
-//! Access of peers to a device's memory.
+//! Gives peers access to the memory of a device.
 //!
-//! A single call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened
-//! with a list of all devices. The ranges are therefore remembered, and opened again for a new
+//! A single call opens all memory of `cuMemAlloc` to the context of a peer. A mapped range is
+//! opened with a list of all devices, so the ranges are remembered, and opened again for a new
 //! peer.
 
 use crate::device::CudaDevice;
@@ -15,7 +15,7 @@ impl CudaDevice {
     /// Returns whether `peer` can access the device's memory. Calls the driver.
     ///
     /// # Errors
-    /// The driver's errors. If the driver does not have the entry point, the result is `Ok(false)`.
+    /// Those of the driver. If the driver does not have the entry point, the result is `Ok(false)`.
     pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
         if self.driver().device_can_access_peer.is_none() {
             return Ok(false);
@@ -29,14 +29,14 @@ impl CudaDevice {
     }
 
     /// Lets kernels on `peer` use the device's memory: present and future allocations, and mapped
-    /// ranges. Opens a single direction. A second call for the peer succeeds.
+    /// ranges. This opens only one direction. A second call for the same peer succeeds.
     ///
-    /// Blocks calls that open and close mapped ranges, for about 25 µs per mapping.
+    /// Blocks calls that open and close mapped ranges, for about 25 µs for each mapping.
     ///
     /// # Errors
     /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) (217) if the devices cannot access
-    /// each other's memory; the driver's. After an error some ranges may be open to the peer, and
-    /// later ranges are not opened.
+    /// each other's memory; those of the driver. After an error some ranges may be open to the
+    /// peer, and ranges that are mapped later are not opened to it.
     pub fn allow_access_from(&self, peer: &Self) -> DeviceResult<()> {
         if !self.can_be_reached_from(peer)? {
             return Err(CuResult::PEER_ACCESS_UNSUPPORTED.error());
@@ -73,12 +73,12 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Unmaps a range, which closes the range to all devices.
+    /// Unmaps a range, which closes it to all devices.
     pub(crate) fn revoke(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let _devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
-        // Forget the range before the call: after a failed call the range is in doubt, and must not
-        // be opened to another peer.
+        // The range is forgotten before the call, because after a failed call it is in doubt and
+        // must not be opened to another peer.
         self.peers.forget(at.0, bytes);
         // SAFETY: takes no host pointers; the allocator has waited for all work that uses the
         // range.

@@ -1,4 +1,4 @@
-//! Pinned memory of the host: registration with the driver.
+//! Registers memory of the host with the driver, which pins it.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -12,17 +12,17 @@ use core::ptr::NonNull;
 pub(crate) struct Refused {
     /// The driver's error.
     pub(crate) error: DeviceError,
-    /// Whether the memory may be registered in spite of the error. The memory must then stay mapped
-    /// and unused forever: for new memory at the address, the driver would copy the old pages.
+    /// Whether the memory may be registered in spite of the error. If so, it must remain mapped and
+    /// unused forever, because for new memory at the address the driver would copy the old pages.
     pub(crate) is_in_doubt: bool,
 }
 
-/// Registers mapped memory with the driver, for copies without a stop in between. Every GPU of the
-/// process may use the memory.
+/// Registers mapped memory with the driver, so that copies need no intermediate buffer. Every GPU
+/// of the process may use the memory.
 ///
 /// # Errors
-/// [`Refused`]. If the call reports an error of earlier work, the memory may be registered; the
-/// method then ends the registration.
+/// [`Refused`]. If the call reports an error of earlier work, the memory may be registered. In this
+/// case this function ends the registration.
 pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> Result<(), Refused> {
     let flags = CuMemHostRegisterFlags(CuMemHostRegisterFlags::PORTABLE.0 | CuMemHostRegisterFlags::DEVICEMAP.0);
     let registered = context.call(|driver| {
@@ -32,13 +32,13 @@ pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> 
     registered.map_err(|error| {
         let ended = unregister(context, base);
         let never = ended == Err(CuResult::HOST_MEMORY_NOT_REGISTERED.error());
-        // In a lost context no work is left, and no registration.
+        // In a lost context there is no work and no registration left.
         let is_in_doubt = ended.is_err() && !never && context.health().is_ok();
         Refused { error, is_in_doubt }
     })
 }
 
-/// Ends the registration of the memory at `base`, after the end of all copies.
+/// Ends the registration of the memory at `base`. All copies have ended.
 ///
 /// # Errors
 /// The driver's error.

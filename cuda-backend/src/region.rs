@@ -1,14 +1,14 @@
-//! A region of host memory for contents: touched by threads in the background, pinned piece by
-//! piece as contents arrive, and kept whole.
+//! A region of host memory for contents. Threads touch it in the background, it is pinned piece by
+//! piece when contents arrive, and it is kept as a whole.
 //!
 //! ```text
 //! | pinned: contents …… | touched …… | being touched …… |
 //!          copies ◀── pinning ◀── threads ──▶
 //! ```
 //!
-//! New memory costs time for touching, pinning and copying. The three steps of successive pieces of
-//! 64 MiB overlap. The region is also pinned piece by piece because the driver blocks the calls of
-//! all threads during pinning: 1.6 ms per piece.
+//! New memory must be touched, pinned and copied to, which takes time. The three steps overlap for
+//! successive pieces of 64 MiB. The region is also pinned piece by piece because the driver blocks
+//! the calls of all threads while it pins memory, which is 1.6 ms for a piece.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -22,26 +22,27 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes pinned by a single call of the driver. A copy is within a piece. In tests, contents are
-/// longer.
+/// The number of bytes that a single driver call pins. A copy is within a piece. It is small in
+/// tests, so that contents are longer.
 const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 
 /// The progress of the threads.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes touched from the start.
+    /// The number of bytes at the start that are touched.
     touched: u64,
-    /// Nothing more is touched: the system does not have the memory, or the region is given back.
+    /// Whether nothing more will be touched, because the system does not have the memory or the
+    /// region is given back.
     ended: bool,
 }
 
-/// The address of a region, for the region's thread.
+/// The address of a region, for its thread.
 #[derive(Clone, Copy, Debug)]
 struct Base(NonNull<c_void>);
 
 // SAFETY: an address; the thread touches memory that nothing else uses before it was touched.
 unsafe impl Send for Base {}
-// SAFETY: a shared reference tells the address only.
+// SAFETY: a shared reference gives only the address.
 unsafe impl Sync for Base {}
 
 impl Base {
@@ -55,23 +56,24 @@ impl Base {
 #[derive(Debug)]
 pub(crate) struct Region {
     base: Base,
-    /// Length in bytes.
+    /// The length in bytes.
     pub(crate) bytes: u64,
-    /// Pinned bytes from the start: whole pieces, or all bytes. Only the saving thread pins more.
+    /// The number of bytes at the start that are pinned: whole pieces, or all bytes. Only the
+    /// thread that saves pins more.
     pinned: AtomicU64,
-    /// Whether a piece may be registered after a failed registration. The memory then stays mapped
-    /// and unused.
+    /// Whether a piece may be registered although its registration failed. If so, the memory
+    /// remains mapped and unused.
     is_in_doubt: AtomicBool,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Region {
-    /// Maps memory, and starts a thread that touches the memory.
+    /// Maps memory, and starts a thread that touches it.
     ///
     /// # Errors
     /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory
-    /// left: the system would end a program that touches more.
+    /// left, because it would end a program that touches more.
     pub(crate) fn new(bytes: u64, node: Option<u32>) -> DeviceResult<Self> {
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
         let base = Base(host_memory::map_untouched(bytes, node).map_err(|failure| match failure {
@@ -96,8 +98,8 @@ impl Region {
         })
     }
 
-    /// Returns whether the region can take no more contents: the system does not have the memory,
-    /// or a piece may be registered after a failure.
+    /// Returns whether the region can take no more contents, because the system does not have the
+    /// memory, or because a piece may be registered after a failure.
     pub(crate) fn is_useless(&self) -> bool {
         if self.is_in_doubt.load(Ordering::Acquire) {
             return true;
@@ -106,7 +108,7 @@ impl Region {
         progress.ended && progress.touched < self.bytes
     }
 
-    /// Lets the region lack memory, as if the system had refused the rest.
+    /// Ends the touching without any memory, as if the system had refused it.
     #[cfg(test)]
     pub(crate) fn lose_memory(&self) {
         *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Progress { touched: 0, ended: true };
@@ -117,12 +119,12 @@ impl Region {
         self.base.at(offset)
     }
 
-    /// Calls `copy` with the host address, offset and length of each part of the `bytes` from
-    /// `offset` on, until a call fails. Each part is in a single piece. The method pins the parts
-    /// before the copies. Only one thread at a time may pass unpinned parts.
+    /// Calls `copy` with the host address, offset and length of each part of the `bytes` bytes from
+    /// `offset` on, until a call fails. Each part is in a single piece, and is pinned before `copy`
+    /// is called. Only one thread at a time may pass parts that are not pinned yet.
     ///
     /// # Errors
-    /// The first error of `copy` or of the driver; `OutOfMemory` if the system does not have the
+    /// The first error of `copy` or of the driver, or `OutOfMemory` if the system does not have the
     /// memory.
     pub(crate) fn each_part(
         &self,
@@ -158,7 +160,7 @@ impl Region {
         Ok(())
     }
 
-    /// Waits until the first `bytes` are touched.
+    /// Waits until the first `bytes` bytes are touched.
     fn wait_for(&self, bytes: u64) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,17 +170,18 @@ impl Region {
         if progress.touched < bytes { Err(CuResult::OUT_OF_MEMORY.error()) } else { Ok(()) }
     }
 
-    /// Gives the memory back, after the end of all copies.
+    /// Gives the memory back. All copies have ended.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory still registered stays mapped and unused
-    /// forever: for new memory at the address, the driver would copy the old pages.
+    /// The first error of the driver or the system. Memory that is still registered remains mapped
+    /// and unused forever, because for new memory at the address the driver would copy the old
+    /// pages.
     pub(crate) fn give_back(mut self, context: &Context) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;
         progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         moved.notify_all();
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic, and ends after the piece at hand.
+            // The thread does not panic, and ends after its present piece.
             let _ = thread.join();
         }
         let mut result = Ok(());
@@ -190,7 +193,7 @@ impl Region {
         if self.is_in_doubt.load(Ordering::Acquire) {
             result = result.and(Err(CuResult::UNKNOWN.error()));
         }
-        // In a lost context no work is left, and no registration.
+        // In a lost context there is no work and no registration left.
         if (result.is_ok() || context.health().is_err()) && !host_memory::unmap(self.base.0, self.bytes) {
             result = result.and(Err(CuResult::OPERATING_SYSTEM.error()));
         }

@@ -1,4 +1,4 @@
-//! Remaining work of streams that are retired or may be gone, by the numbers and handles of
+//! The remaining work of streams that are retired or may be gone, by the numbers and handles of
 //! [`streams`](crate::streams).
 
 use crate::driver::types::CuContext;
@@ -8,47 +8,47 @@ use core::ops::{RangeBounds, RangeInclusive};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program
-/// requests more.
+/// The number of bits in a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm,
+/// unless a program requests more.
 pub(crate) const HANDLE_BITS: u32 = 48;
-/// Mask of the handle within a number.
+/// The mask of the handle within a number.
 pub(crate) const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
-/// Replaces the generation in the numbers of threads' own default streams.
+/// The value in place of the generation in the numbers of threads' own default streams.
 pub(crate) const PER_THREAD: u64 = 0xffff;
 
-/// Record of a retired stream without a recorded end, whose work may still run in a context.
+/// A record of a retired stream without a recorded end. Its work may still run in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UnrecordedEnd {
-    /// The stream's context, or null if the driver did not report the context.
+    /// The stream's context, or null if the driver did not report it.
     pub(crate) context: CuContext,
-    /// Distinguishes the entry from later entries for the same handle and context.
+    /// A number that distinguishes this entry from later ones for the same handle and context.
     stamp: u64,
 }
 
-/// Remaining work of retired streams, and the contexts of present streams.
+/// The remaining work of retired streams, and the contexts of present streams.
 #[derive(Debug)]
 pub(crate) struct Retired {
-    /// Retired streams with a recorded end: number, and the event after the stream's work. The
-    /// event is not known to be complete.
+    /// The retired streams with a recorded end: the number, and the event after the stream's work,
+    /// which is not known to be complete.
     pub(crate) ended: VecDeque<(StreamId, SharedEvent)>,
-    /// Handles with streams retired without a recorded end. A handle has an entry per context, for
-    /// any number of streams.
+    /// The handles of streams that were retired without a recorded end. A handle has one entry for
+    /// each context, for any number of streams.
     pub(crate) unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
-    /// The context of each handle's present stream, if reported by the driver.
+    /// The context of the present stream of each handle, if the driver reported it.
     pub(crate) contexts: BTreeMap<u64, CuContext>,
     /// The stamp of the last unrecorded end.
     stamp: u64,
-    /// Streams whose use of blocks was announced, by handle and by the context of the event.
+    /// The streams with an announced use of blocks, by handle and by the context of the event.
     pub(crate) uses: BTreeMap<(u64, CuContext), Announced>,
-    /// Streams with announced work that is known to be complete, by handle. Without them, the
-    /// events of streams that come and go would never be given up.
+    /// The streams with announced work that is known to be complete, by handle. Without this
+    /// record, the events of streams that come and go would never be given up.
     pub(crate) done: BTreeMap<u64, StreamId>,
-    /// The announced work that was looked at last.
+    /// The announced work that was checked last.
     pub(crate) looked_at: (u64, CuContext),
 }
 
-/// An event after the announced work of a stream. The event is recorded again only for later work
-/// of the stream.
+/// An event after the announced work of a stream. It is recorded again only for later work of the
+/// same stream.
 #[derive(Debug)]
 pub(crate) struct Announced {
     pub(crate) number: StreamId,
@@ -87,7 +87,7 @@ impl Retired {
         }
     }
 
-    /// Records the end of the handle's present stream without a recorded event.
+    /// Records that the present stream of a handle has ended, without an event after its work.
     pub(crate) fn end_unrecorded(&mut self, handle: u64) {
         let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
         self.stamp += 1;
@@ -96,7 +96,7 @@ impl Retired {
         unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
     }
 
-    /// Removes the announced work in `range` for which `goes` returns true, and returns the events.
+    /// Removes the announced work in `range` for which `goes` returns true, and returns its events.
     pub(crate) fn take_uses(
         &mut self,
         range: impl RangeBounds<(u64, CuContext)>,
@@ -107,7 +107,7 @@ impl Retired {
         keys.iter().filter_map(|key| self.uses.remove(key)?.event).collect()
     }
 
-    /// Gives a handle the next number after `present`, and returns the old number.
+    /// Gives a handle the next number after `present`, and returns the old one.
     pub(crate) fn advance(&self, present: &AtomicU64) -> StreamId {
         let old = present.load(Ordering::Relaxed);
         let mut next = old;

@@ -1,19 +1,18 @@
-//! Events shared by several threads. The last thread with an event gets the event back for new
-//! work.
+//! Events that several threads share. The last thread that has an event gets it back for new work.
 
 use crate::device_event::DeviceEvent;
 use crate::driver::types::CuContext;
 use std::sync::Arc;
 
-/// An event of a context, shared by threads.
+/// An event of a context that threads share.
 ///
-/// While any thread has the event, the event is neither destroyed nor recorded after the work of
-/// another stream.
+/// While any thread has the event, it is neither destroyed nor recorded after the work of another
+/// stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SharedEvent(Arc<(DeviceEvent, CuContext)>);
 
 impl SharedEvent {
-    /// Shares an event of `context` known to the calling thread alone.
+    /// Shares an event of `context` that only the calling thread knows.
     pub(crate) fn new(event: DeviceEvent, context: CuContext) -> Self {
         Self(Arc::new((event, context)))
     }
@@ -39,7 +38,7 @@ impl SharedEvent {
         Arc::strong_count(&self.0) > 2
     }
 
-    /// Gives the event up. Returns the event and its context if no other thread has the event.
+    /// Gives the event up. Returns it and its context if no other thread has it.
     pub(crate) fn give_up(self) -> Option<(DeviceEvent, CuContext)> {
         Arc::into_inner(self.0)
     }

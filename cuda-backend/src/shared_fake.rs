@@ -1,7 +1,7 @@
-//! A fake driver for tests with threads, as a table of entry points. All threads share the state of
-//! the fake. The fake knows the finished work of the device, reuses the handles of destroyed
-//! streams and events at once, and counts *violations*: uses of a handle without a living stream or
-//! event. Calls can fail at random.
+//! A fake driver for tests with threads, as a table of entry points. All threads share its state.
+//! It knows which work of the device has finished, reuses the handles of destroyed streams and
+//! events at once, and counts *violations*: uses of a handle without a living stream or event.
+//! Calls can fail at random.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -22,15 +22,15 @@ const EVENTS: usize = 0x100_0000;
 /// A stream, living or destroyed.
 #[derive(Default, Debug)]
 struct Stream {
-    /// Number of submitted pieces of work, and number of complete pieces.
+    /// The number of pieces of work that were submitted, and of those that are complete.
     submitted: u64,
     complete: u64,
-    /// For each piece of work that waits for another stream: the piece, the stream, and the awaited
-    /// piece of the stream.
+    /// For each piece of work that waits for another stream: the piece, the stream, and the piece
+    /// of that stream for which it waits.
     waits: Vec<(u64, u64, u64)>,
 }
 
-/// A copy in progress. The bytes move at its end.
+/// A copy in progress. The bytes move when it ends.
 #[derive(Clone, Copy, Debug)]
 struct FakeCopy {
     stream: u64,
@@ -48,16 +48,17 @@ pub(crate) struct State {
     streams: Vec<Stream>,
     /// The ids of living streams by handle.
     living: BTreeMap<usize, u64>,
-    /// Handles for reuse.
+    /// The handles for reuse.
     free_streams: Vec<usize>,
-    /// Living events by handle: the stream, the piece of work and the copy of the last recording.
+    /// The living events by handle: the stream, the piece of work and the copy of the last
+    /// recording.
     events: BTreeMap<usize, Option<(u64, u64, u64)>>,
     free_events: Vec<usize>,
-    /// Number of present allocations.
+    /// The number of present allocations.
     allocations: u64,
     /// Registered host memory by address, with the length.
     pinned: BTreeMap<usize, usize>,
-    /// Number of started copies, and the copies in progress.
+    /// The number of copies that have started, and the copies in progress.
     copies: u64,
     copying: Vec<FakeCopy>,
     /// Device memory with bytes, by address.
@@ -102,12 +103,13 @@ pub(crate) fn set_faults(percent: u64) {
     with(|state| state.faults = percent);
 }
 
-/// Lets every wait for a stream fail from now on, or no longer. The stream's work goes on.
+/// Lets every wait for a stream fail from now on, or no longer. The work of the stream goes on.
 pub(crate) fn set_stuck(is_stuck: bool) {
     with(|state| state.is_stuck = is_stuck);
 }
 
-/// Runs `body` while every call that looks at streams, events or copies waits. `body` makes none.
+/// Runs `body` while every call that reads streams, events or copies waits. `body` makes no such
+/// call.
 pub(crate) fn held_up<T>(body: impl FnOnce() -> T) -> T {
     let _state = lock();
     body()
@@ -118,7 +120,7 @@ pub(crate) fn create() -> CuStream {
     with(State::create)
 }
 
-/// Destroys a stream. The stream's work continues.
+/// Destroys a stream. Its work continues.
 pub(crate) fn destroy(stream: CuStream) {
     with(|state| state.destroy(stream));
 }
@@ -143,7 +145,7 @@ pub(crate) fn put(at: DevicePtr, bytes: Vec<u8>) {
     with(|state| state.memory.insert(at.0, bytes));
 }
 
-/// Returns the bytes of device memory given by [`put`].
+/// Returns the bytes that [`put`] has given to device memory.
 pub(crate) fn bytes_at(at: DevicePtr) -> Vec<u8> {
     with(|state| state.memory[&at.0].clone())
 }
@@ -193,7 +195,8 @@ impl State {
         self.random % below
     }
 
-    /// Completes the work of a stream up to a piece, and all work awaited by the completed pieces.
+    /// Completes the work of a stream up to a piece, and all work for which the completed pieces
+    /// wait.
     fn complete(&mut self, id: u64, piece: u64) {
         let mut open = vec![(id, piece)];
         while let Some((id, piece)) = open.pop() {
@@ -228,7 +231,8 @@ impl State {
     }
 }
 
-/// Decides at random whether a call fails. `Some(true)` for a failure after the call's effect.
+/// Decides at random whether a call fails. Returns `Some(true)` for a failure after the effect of
+/// the call.
 fn failure() -> Option<bool> {
     with(|state| (state.faults > 0 && state.random(100) < state.faults).then(|| state.random(2) == 1))
 }
@@ -346,7 +350,7 @@ extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
     answer(total, 1 << 30)
 }
 extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
-    // A failed call leaves no event, since no program could destroy it.
+    // A failed call leaves no event, because no program could destroy it.
     if failure().is_some() {
         return CuResult::OUT_OF_MEMORY;
     }

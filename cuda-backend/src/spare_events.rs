@@ -1,4 +1,4 @@
-//! Unused events of a device, kept for later work.
+//! The unused events of a device, which are kept for later work.
 
 use crate::context::Context;
 use crate::device_event::DeviceEvent;
@@ -7,14 +7,16 @@ use crate::shared_event::SharedEvent;
 use cachalot_core::DeviceResult;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many events for streams are kept at most. A process has 4,096, for the program, too.
+/// The greatest number of events for streams that are kept. A process can have 4,096, including
+/// those of the program.
 const KEPT_FOR_STREAMS: usize = 64;
 
-/// Unused events of a device, possibly incomplete. Each event is recorded before its next use.
+/// The unused events of a device. They may be incomplete, so each is recorded before its next use.
 #[derive(Debug, Default)]
 pub(crate) struct SpareEvents(Mutex<Spare>);
 
-/// Unused events, by their kinds: the search for one kind looks at none of the other.
+/// The unused events, by their kinds, so that the search for one kind does not pass any of the
+/// other.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     for_host: Vec<DeviceEvent>,
@@ -29,12 +31,13 @@ impl Spare {
 }
 
 impl SpareEvents {
-    /// Locks the events. Ignores poison: a panic under the lock leaves whole entries only.
+    /// Locks the events. Poison is ignored, because a panic under the lock leaves only whole
+    /// entries.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Spare> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an unused event for the host: a spare event, or a new event.
+    /// Returns an unused event for the host: a spare one, or a new one.
     pub(crate) fn take(&self, context: &Context) -> DeviceResult<DeviceEvent> {
         self.take_spare(false).map_or_else(|| create(context), Ok)
     }
@@ -61,8 +64,8 @@ impl SpareEvents {
         let _ = destroy(context, event);
     }
 
-    /// Gives up shared events. The last thread of an event keeps the event, or destroys the event
-    /// if it belongs to another context.
+    /// Gives up shared events. The last thread that has an event keeps it here, or destroys it if
+    /// it belongs to another context.
     pub(crate) fn give_up(&self, context: &Context, events: impl IntoIterator<Item = SharedEvent>) {
         for (event, of) in events.into_iter().filter_map(SharedEvent::give_up) {
             if of == context.handle() {
@@ -74,8 +77,8 @@ impl SpareEvents {
         }
     }
 
-    /// Destroys the events, for the closing of the device. No other thread may be inside a call of
-    /// the device.
+    /// Destroys the events, when the device is closed. No other thread may be inside a call of the
+    /// device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = Ok(());
         let Spare { for_host, for_streams } = core::mem::take(&mut *self.lock());
@@ -86,7 +89,7 @@ impl SpareEvents {
     }
 }
 
-/// An event without timing, made for other processes, too.
+/// The flags of an event without timing that is made for other processes, too.
 const FOR_STREAMS: CuEventFlags = CuEventFlags(CuEventFlags::DISABLE_TIMING.0 | CuEventFlags::INTERPROCESS.0);
 
 /// Creates an event for the host.
@@ -95,8 +98,8 @@ pub(crate) fn create(context: &Context) -> DeviceResult<DeviceEvent> {
     Ok(DeviceEvent { handle, is_for_streams: false })
 }
 
-/// Creates an event for streams. If the driver makes none, or no more, creates an event for the
-/// host.
+/// Creates an event for streams. If the driver makes no such event, or no more of them, creates an
+/// event for the host.
 pub(crate) fn create_for_streams(context: &Context) -> DeviceResult<DeviceEvent> {
     match create_with(context, FOR_STREAMS) {
         Ok(handle) => Ok(DeviceEvent { handle, is_for_streams: true }),

@@ -1,10 +1,11 @@
 //! Stand-ins: events after announced work, which replace events of the allocator.
 //!
 //! A block that was announced on a stream waits for the event that the announcement recorded,
-//! because the stream may be gone at the free. The allocator's own event is then not recorded at
-//! all: the device asks the announced events in its place. To record it on a stream that waits for
-//! the announced ones would delay a block until the announced work of others is done, and the event
-//! would be complete only a moment after the work that it waits for.
+//! because the stream may be gone at the free. In this case, the allocator's own event is not
+//! recorded at all, and the device polls the announced events in its place. If it were recorded on
+//! a stream that waits for the announced events, a block would be delayed until the announced work
+//! of others is done, and the event would be complete only a moment after the work that it waits
+//! for.
 
 use crate::driver::types::CuEvent;
 use crate::shared_event::SharedEvent;
@@ -12,22 +13,24 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The events that stand for others.
+/// The events that are used in place of others.
 #[derive(Debug, Default)]
 pub(crate) struct StandIns {
-    /// By the handle of the event that they stand for. An event without any is complete.
+    /// The events, by the handle of the one that they replace. An event with an empty list is
+    /// complete.
     events: Mutex<HashMap<usize, Vec<SharedEvent>>>,
-    /// The number of entries, so that a device with none takes no lock.
+    /// The number of entries, so that a device without any takes no lock.
     len: AtomicUsize,
 }
 
 impl StandIns {
-    /// Locks the events. Ignores poison: a panic under the lock leaves whole entries only.
+    /// Locks the events. Poison is ignored, because a panic under the lock leaves only whole
+    /// entries.
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, Vec<SharedEvent>>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `others` stand for an event. Returns those that stood for it before.
+    /// Puts `others` in the place of an event. Returns those that were in its place before.
     #[must_use = "the events must be given up"]
     pub(crate) fn set(&self, event: CuEvent, others: Vec<SharedEvent>) -> Vec<SharedEvent> {
         let mut events = self.lock();
@@ -36,12 +39,12 @@ impl StandIns {
         before
     }
 
-    /// Lets an event stand for itself again, because it is recorded or destroyed. Returns those
-    /// that stood for it.
+    /// Ends the use of others in the place of an event, because it is recorded or destroyed.
+    /// Returns them.
     #[must_use = "the events must be given up"]
     pub(crate) fn end(&self, event: CuEvent) -> Vec<SharedEvent> {
-        // An entry of this event was made by the thread that now has the event, or before it was
-        // handed on.
+        // An entry for this event was made by the thread that has it now, or before it was passed
+        // on to this thread.
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
@@ -51,7 +54,7 @@ impl StandIns {
         ended
     }
 
-    /// Returns the events that stand for another, or `None` if it stands for itself.
+    /// Returns the events in the place of another one, or `None` if there are none.
     pub(crate) fn of(&self, event: CuEvent) -> Option<Vec<SharedEvent>> {
         if self.len.load(Ordering::Acquire) == 0 {
             return None;
@@ -59,7 +62,7 @@ impl StandIns {
         self.lock().get(&event.0).cloned()
     }
 
-    /// Returns whether others stand for an event.
+    /// Returns whether others are used in the place of an event.
     pub(crate) fn has(&self, event: CuEvent) -> bool {
         self.len.load(Ordering::Acquire) > 0 && self.lock().contains_key(&event.0)
     }

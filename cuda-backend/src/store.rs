@@ -2,25 +2,24 @@
 //!
 //! ```text
 //! prepare(40 MiB, …) ─▶ regions: | saved: 20 MiB | saved: 2 MiB | free ………… |  | free ………… |
-//!                                     ▲ copies on a stream of their own
+//!                                     ▲ copies on their own stream
 //! ```
 //!
 //! A call of `prepare` takes *regions* for all contents of the next saves: idle regions of earlier
-//! parks, new memory (region.rs) for the rest, or a new file (`contents_file.rs`). Contents are
-//! laid next to each other, each in one region. The regions are *under way* until `end_saves`: all
+//! parks, and new memory (region.rs) for the rest; or a new file (`contents_file.rs`). Contents are
+//! put next to each other, each in one region. The regions are *under way* until `end_saves`: all
 //! saves go to them, and no thread gives them back. Memory without contents is kept for the next
-//! park, up to a limit set by the program, and otherwise given back. A file without contents is
+//! park, up to a limit that the program sets, and otherwise given back. A file without contents is
 //! closed.
 //!
-//! The copies to and from memory run on their own non-blocking stream, in pieces as the pieces
-//! come. A single stream reaches the rate of the link in either direction (51 GiB/s on an H100).
-//! Copies are numbered in the order of their calls. Memory goes back after the last of its copies.
-//! The copies to and from files are jobs of threads (`file_crew.rs`), and a mark counts them in
-//! addition to the stream's (`copy_marks.rs`).
+//! The copies to and from memory run on their own non-blocking stream, piece by piece. A single
+//! stream reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are
+//! numbered in the order of their calls, and memory goes back after the last of its copies. The
+//! copies to and from files are jobs for threads (`file_crew.rs`), and a mark covers them in
+//! addition to those of the stream (`copy_marks.rs`).
 //!
-//! No lock is held across a call of the driver. Any thread may call any method at any time, with a
-//! single rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one
-//! park.
+//! No lock is held across a driver call. Any thread may call any method at any time, with one rule
+//! for the allocator: from `prepare` to `end_saves`, only one thread saves, for one park.
 
 use crate::contents_file::{ContentsFile, ContentsFolder};
 use crate::context::Context;
@@ -36,7 +35,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Alignment of contents in their region, in bytes.
+/// The alignment of contents in their region, in bytes.
 const ALIGNMENT: u64 = 4096;
 
 /// The place of kept contents.
@@ -48,14 +47,15 @@ struct ContentsPlace {
 }
 
 impl ContentsPlace {
-    /// Returns the place of a part of the contents. `None`: the contents end before the part.
+    /// Returns the place of a part of the contents, or `None` if the contents end before the part
+    /// does.
     fn part(&self, from: u64, bytes: u64) -> Option<Self> {
         let is_inside = from.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         is_inside.then(|| Self { region: self.region, offset: self.offset + from, bytes })
     }
 }
 
-/// A region: shared with calls and threads that copy to or from it at the moment.
+/// The room of a region. It is shared with the calls and threads that are copying to or from it.
 #[derive(Clone, Debug)]
 enum Room {
     Memory(Arc<Region>),
@@ -71,12 +71,13 @@ impl Room {
         }
     }
 
-    /// Returns the bytes of host memory.
+    /// Returns the number of bytes of host memory.
     fn memory_bytes(&self) -> u64 {
         if let Self::Memory(region) = self { region.bytes } else { 0 }
     }
 
-    /// Returns whether the region is for the contents of a single park.
+    /// Returns whether no later park can use the region: a file, or memory that is incomplete or in
+    /// doubt.
     fn is_useless(&self) -> bool {
         match self {
             Self::Memory(region) => region.is_useless(),
@@ -90,7 +91,7 @@ impl Room {
 struct Entry {
     number: u64,
     room: Room,
-    /// Bytes from the start with contents, past or present.
+    /// The number of bytes at the start that have or had contents.
     used: u64,
     /// The number of contents that are kept here, or are about to be.
     kept: u32,
@@ -98,7 +99,7 @@ struct Entry {
     copied: u64,
 }
 
-/// The regions.
+/// The regions and contents of a store.
 #[derive(Debug, Default)]
 struct State {
     regions: Vec<Entry>,
@@ -107,11 +108,11 @@ struct State {
     /// The use of the threads by the park under way, if it goes to a file.
     crew: Option<CrewUse>,
     places: HashMap<u64, ContentsPlace>,
-    /// The number given last, to a region or to contents.
+    /// The latest number that was given to a region or to contents.
     numbers: u64,
-    /// Bytes of regions without contents kept for the next park.
+    /// The bytes of regions without contents that are kept for the next park.
     retained: u64,
-    /// The folder of the files for later parks. `None`: contents go to memory.
+    /// The folder of the files for later parks. `None` means that contents go to memory.
     folder: Option<Arc<ContentsFolder>>,
 }
 
@@ -132,18 +133,18 @@ impl State {
         self.regions.iter_mut().find(|entry| entry.number == number)
     }
 
-    /// Returns whether the region has no contents and no park has prepared the region.
+    /// Returns whether the region has no contents and is not under way.
     fn is_idle(&self, entry: &Entry) -> bool {
         entry.kept == 0 && !self.under_way.contains(&entry.number)
     }
 
-    /// Bytes of idle regions.
+    /// Returns the bytes of idle regions.
     fn idle_bytes(&self) -> u64 {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.room.memory_bytes()).sum()
     }
 
-    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than
-    /// the limit.
+    /// Takes out an idle region that is useless, or any idle one if they have more bytes than the
+    /// limit.
     fn take_excess(&mut self) -> Option<Entry> {
         let excess = self.idle_bytes() > self.retained;
         let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.room.is_useless());
@@ -151,18 +152,18 @@ impl State {
         Some(self.regions.remove(found))
     }
 
-    /// Takes idle regions for saves of `bytes` together and at most `largest` each: the smallest
-    /// region with room for all, or as many as are needed. Returns the bytes for which another
-    /// region is needed.
+    /// Takes idle regions for saves of `bytes` bytes together and at most `largest` each: the
+    /// smallest region with room for all, or as many as are needed. Returns the number of bytes for
+    /// which another region is needed.
     fn take_idle(&mut self, bytes: u64, largest: u64) -> u64 {
         let mut idle: Vec<(u64, u64)> = Vec::new();
         for entry in self.regions.iter().filter(|entry| self.is_idle(entry) && !entry.room.is_useless()) {
             idle.push((entry.room.bytes(), entry.number));
         }
         idle.sort_unstable();
-        // A longer region is for a longer park: a process parks what it serves and what its program
-        // maps one after the other, and the few bytes of the one would have the many of the other
-        // pinned anew.
+        // A much longer region is kept for a longer park. A process parks the memory that it serves
+        // and the memory that its program maps one after the other. If the few bytes of one took
+        // the region, the many bytes of the other would have to be pinned anew.
         idle.retain(|(room, _)| room / 2 <= bytes);
         if let Some(&(_, number)) = idle.iter().find(|(room, _)| *room >= bytes) {
             self.take_again(number);
@@ -170,8 +171,8 @@ impl State {
         }
         let mut rest = bytes;
         for (room, number) in idle.into_iter().rev() {
-            // A region is full when the largest contents do not fit. Contents of pages are
-            // multiples of 2 MiB long, so no gap is left between them.
+            // A region is full when the largest contents do not fit. The lengths of pages are
+            // multiples of 2 MiB, so there is no gap between their contents.
             let sure = (room + ALIGNMENT).saturating_sub(largest);
             if rest > 0 && sure > 0 {
                 self.take_again(number);
@@ -181,7 +182,7 @@ impl State {
         rest
     }
 
-    /// Takes an idle region out that is too short for contents of `bytes`.
+    /// Takes out an idle region that is too short for contents of `bytes` bytes.
     fn take_short(&mut self, bytes: u64) -> Option<Entry> {
         let is_short = |entry: &Entry| self.is_idle(entry) && entry.room.bytes() < bytes;
         let found = self.regions.iter().position(is_short)?;
@@ -196,7 +197,7 @@ impl State {
         }
     }
 
-    /// Takes a place of `bytes` in a region under way. `None` if none has the room.
+    /// Takes a place of `bytes` bytes in a region under way. Returns `None` if none has the room.
     fn take_place(&mut self, bytes: u64) -> Option<(ContentsPlace, Room)> {
         let Self { regions, under_way, .. } = self;
         let mut entries =
@@ -212,7 +213,7 @@ impl State {
         Some((place, entry.room.clone()))
     }
 
-    /// Keeps a new region under way.
+    /// Adds a new region, and puts it under way.
     fn put_under_way(&mut self, room: Room, crew: Option<CrewUse>) {
         let number = self.number();
         self.regions.push(Entry { number, room, used: 0, kept: 0, copied: 0 });
@@ -226,14 +227,14 @@ impl State {
         self.crew = None;
     }
 
-    /// Names contents at a place.
+    /// Gives the contents at a place a name.
     fn name(&mut self, place: ContentsPlace) -> DeviceResult<Saved> {
         let name = self.number();
         self.places.insert(name, place);
         NonZeroU64::new(name).map(Saved).ok_or(CuResult::UNKNOWN.error())
     }
 
-    /// Notes the number of copies to or from a region's memory that have started.
+    /// Notes the number of the latest copy to or from the memory of a region.
     fn note_copies(&mut self, region: u64, number: u64) {
         if let Some(entry) = self.entry(region) {
             entry.copied = entry.copied.max(number);
@@ -243,28 +244,29 @@ impl State {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is complete before the next call that may panic.
+        // Poison is ignored, because each change of the state is complete before the next call that
+        // may panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone,
-    /// for the next park. The initial value is 0. Gives excess memory back.
+    /// Sets how many bytes of pinned host memory are kept for the next park when no contents of
+    /// parked memory are left. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory whose return failed is lost.
+    /// The first error of the driver or the system. Memory that could not be given back is lost.
     pub(crate) fn retain(&self, context: &Context, bytes: u64) -> DeviceResult<()> {
         self.lock().retained = bytes;
         self.give_excess_back(context)
     }
 
-    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without
+    /// Returns the bytes of pinned host memory for contents: all of them, and those that have no
     /// contents at present.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
         (state.regions.iter().map(|entry| entry.room.memory_bytes()).sum(), state.idle_bytes())
     }
 
-    /// Lets every region lack memory, as if the system had refused the rest.
+    /// Lets every region end without any memory, as if the system had refused it.
     #[cfg(test)]
     pub(crate) fn lose_memory(&self) {
         self.lock().regions.iter().for_each(|entry| {
@@ -281,7 +283,7 @@ impl Store {
         act(&folder)
     }
 
-    /// Keeps the contents of later parks in files of a folder. `None`: in memory.
+    /// Keeps the contents of later parks in files of a folder, or in memory if it is `None`.
     pub(crate) fn keep_in(&self, folder: Option<PathBuf>) {
         self.lock().folder = folder.map(|path| Arc::new(ContentsFolder::new(path)));
     }
@@ -291,17 +293,17 @@ impl Store {
         self.copies.files.jobs.take_error()
     }
 
-    /// Gives idle regions back beyond the limit, and useless regions.
+    /// Gives back the idle regions beyond the limit, and the useless ones.
     fn give_excess_back(&self, context: &Context) -> DeviceResult<()> {
         self.give_regions_back(context, State::take_excess)
     }
 
-    /// Gives the regions back that `take` takes out.
+    /// Gives back the regions that `take` takes out.
     fn give_regions_back(&self, context: &Context, take: impl Fn(&mut State) -> Option<Entry>) -> DeviceResult<()> {
         let mut result = Ok(());
         loop {
-            // The lock ends with this statement: giving a region back takes up to 0.1 s for each
-            // GiB.
+            // The lock ends with this statement, because giving a region back takes up to 0.1 s for
+            // each GiB.
             let taken = take(&mut self.lock());
             let Some(region) = taken else { return result };
             if let Err(error) = self.copies.wait_for_copy(context, region.copied)
@@ -315,9 +317,8 @@ impl Store {
         }
     }
 
-    /// Destroys the stream and the events of the copies after the end of the copies, and gives all
-    /// host memory back, for the closing of the device. No other thread may be inside a call of the
-    /// device.
+    /// Waits for the copies, destroys their stream and events, and gives all host memory back, when
+    /// the device is closed. No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = self.copies.close(context);
         let state = core::mem::take(&mut *self.lock());
@@ -327,10 +328,10 @@ impl Store {
         result
     }
 
-    /// Takes regions of memory without contents for `bytes` in saves of at most `largest`, and
-    /// starts a new region for what they have no room for: the saves wait for the new memory piece
-    /// by piece. The memory is taken from `node`, if given. If contents go to files, takes a new
-    /// file with its room instead. The regions are under way until [`end_saves`](Self::end_saves).
+    /// Takes idle regions for `bytes` bytes in saves of at most `largest`, and starts a new region
+    /// for the rest. The saves wait for the new memory piece by piece. It is on the NUMA node
+    /// `node`, if this is given. If contents go to files, takes a new file with its room instead.
+    /// The regions are under way until [`end_saves`](Self::end_saves).
     pub(crate) fn prepare(
         &self,
         context: &Arc<Context>,
@@ -350,15 +351,15 @@ impl Store {
         if rest == 0 {
             return Ok(());
         }
-        // Idle regions that are too short would pile up from park to park. What cannot be given
-        // back is lost.
+        // Idle regions that are too short would pile up from park to park. Memory that cannot be
+        // given back is lost.
         let _ = self.give_regions_back(context, |state| state.take_short(largest));
         let region = Region::new(rest, node).inspect_err(|_| self.lock().end_saves())?;
         self.lock().put_under_way(Room::Memory(Arc::new(region)), None);
         Ok(())
     }
 
-    /// Takes a new file of the folder.
+    /// Takes a new file in the folder.
     fn prepare_file(
         &self,
         context: &Arc<Context>,
@@ -366,7 +367,7 @@ impl Store {
         bytes: u64,
         node: Option<u32>,
     ) -> DeviceResult<()> {
-        // An error of an earlier park says nothing of this one.
+        // An error of an earlier park says nothing about this one.
         let _earlier = self.copies.files.jobs.take_error();
         self.copies.files.set_node(node);
         let crew = self.copies.files.hire(context, bytes)?;
@@ -384,7 +385,7 @@ impl Store {
         }
     }
 
-    /// Ends the saves to the regions under way. Gives those without contents back that exceed the
+    /// Ends the saves to the regions under way. Gives back regions without contents that exceed the
     /// limit.
     pub(crate) fn end_saves(&self, context: &Context) {
         self.lock().end_saves();
@@ -484,12 +485,12 @@ impl Store {
     }
 }
 
-/// Gives a region back, after the region was taken out of the state. No copy uses its memory.
+/// Gives back a region that was taken out of the state. No copy uses its memory.
 fn give_back(context: &Context, entry: Entry) -> DeviceResult<()> {
     match entry.room {
-        // Calls that copy have their region's contents kept.
+        // No call copies to or from the region, because it would keep the contents.
         Room::Memory(region) => Arc::into_inner(region).map_or(Ok(()), |region| region.give_back(context)),
-        // The last job with the file closes it.
+        // The file is closed by the last job that has it.
         Room::File(_) => Ok(()),
     }
 }

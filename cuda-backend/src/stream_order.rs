@@ -1,4 +1,4 @@
-//! Operations on streams and events of a device, addressed by the allocator's stream numbers.
+//! The operations on streams and events of a device, by the allocator's stream numbers.
 
 use crate::context::Context;
 use crate::context_wait::{keep_bytes, wait_for_context};
@@ -14,20 +14,20 @@ use crate::spare_events;
 use crate::streams::{Remaining, StreamIdentity, Streams, Target};
 use cachalot_core::{DeviceResult, ErrorKind, StreamId, StreamOrder};
 
-/// Number of retired streams examined when another stream is retired, so that the list of retired
-/// streams stays short.
+/// The number of retired streams that are examined when another one is retired, so that their list
+/// remains short.
 const SWEPT_AT_ONCE: usize = 16;
 
 impl CudaDevice {
-    /// Returns the allocator's number of a stream. Handle 0 and `CU_STREAM_LEGACY` have one number;
-    /// `CU_STREAM_PER_THREAD` has another number in each thread.
+    /// Returns the allocator's number of a stream. Handle 0 and `CU_STREAM_LEGACY` have the same
+    /// number, and `CU_STREAM_PER_THREAD` has another number in each thread.
     ///
     /// Takes no lock. Makes no driver call, except with [`StreamIdentity::Asked`].
     ///
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream
     /// can have the handle. An invalid handle is not detected if a stream could have it. With
-    /// [`StreamIdentity::Asked`] also as for [`health`](Self::health).
+    /// [`StreamIdentity::Asked`], also as for [`health`](Self::health), and those of the driver.
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         if self.identity == StreamIdentity::Asked {
@@ -36,13 +36,14 @@ impl CudaDevice {
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
-    /// Returns the number of a stream, after asking the driver for the stream's own id.
-    // Out of line: the other identity, which asks nothing, would save registers for the calls.
+    /// Returns the number of a stream, after asking the driver for its id.
+    // Out of line, because the other identities, which ask nothing, would otherwise save registers
+    // for the calls.
     #[inline(never)]
     fn asked_stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         self.health()?;
-        // Querying the id of a capturing stream would invalidate the capture in every mode, and a
-        // capturing stream cannot be destroyed.
+        // A query of the id of a stream that captures would invalidate the capture in every mode,
+        // and such a stream cannot be destroyed.
         let handle = Handle::vouched(stream);
         if Streams::is_created(stream)
             && !self.is_created_capturing(&handle)?
@@ -53,14 +54,14 @@ impl CudaDevice {
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
-    /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
-    /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
+    /// Reports that the host is about to destroy a stream, and returns its number. Must be called
+    /// **before** `cuStreamDestroy`, and the handle must not be used afterwards.
     ///
-    /// The stream's work need not be complete: an event is recorded after the work, and later
-    /// operations on the old number use the event. The next stream with the same handle gets
+    /// The work of the stream need not be complete: an event is recorded after it, and later
+    /// operations on the old number use this event. The next stream with the same handle gets
     /// another number.
     ///
-    /// Waits for present calls of other threads with the handle, on any device with the device's
+    /// Waits for the calls of other threads that are using the handle, on any device with the same
     /// table of streams. No such call waits for work of the stream.
     ///
     /// For the calling thread's own default stream, reports that the thread is about to end. The
@@ -69,10 +70,9 @@ impl CudaDevice {
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) for the legacy default
     /// stream, which cannot be destroyed;
-    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for a capturing
-    /// stream; as for [`health`](Self::health). After an error the number is unchanged. If only the
-    /// event fails, the stream is retired, and a later wait for the stream waits for the whole
-    /// context.
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for a stream that
+    /// captures; as for [`health`](Self::health). After an error the number is unchanged. If only
+    /// the event fails, the stream is retired, and a later wait for it waits for the whole context.
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let _scope = self.context.enter()?;
         let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
@@ -87,8 +87,8 @@ impl CudaDevice {
         self.sweep();
         let end = self.last_event(&handle).map(|event| SharedEvent::new(event, self.cu_context()));
         if end.is_none() {
-            // The wait will be for the stream's context. What cannot be kept now may be there
-            // later.
+            // A wait will be for the whole context of the stream. Bytes that cannot be kept now may
+            // be available later.
             let _ = self.in_context(self.context_of(&handle).unwrap_or(CuContext::NULL), keep_bytes);
         }
         let retired = self.streams.retire(stream, end.clone());
@@ -96,12 +96,12 @@ impl CudaDevice {
         retired.ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
-    /// Returns the id of the capture that a stream takes part in, unique in the process, or `None`
-    /// if the stream does not capture.
+    /// Returns the id of the capture that a stream takes part in, which is unique in the process,
+    /// or `None` if the stream does not capture.
     ///
     /// # Errors
-    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
-    /// driver's.
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; those of the
+    /// driver.
     pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
         let _scope = self.context.enter()?;
         self.context.answer(Handle::vouched(stream).capture(self.driver()))
@@ -122,17 +122,17 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
             Some(handle) => self.record_handle(event, &handle),
-            // All work of the stream is complete then. The event keeps its earlier state, which may
-            // be after other work of the context: what waits for it may wait longer than needed,
-            // and never too short.
+            // After this wait all work of the stream is complete. The event keeps its earlier
+            // state, which may be after other work of the context, so a wait for it may take longer
+            // than needed, but never ends too early.
             None => self.wait_for_retired(stream),
         }
     }
 
-    /// Returns whether a created stream does not capture and the driver knows the stream by the id
-    /// of its number. The answer serves calls that need neither a context nor, if permitted in a
-    /// capture, a relaxed capture mode. Makes two short calls of the driver. Returns false after
-    /// any unusual answer.
+    /// Returns whether a created stream does not capture, and the driver knows it by the id that
+    /// belongs to the number. If so, calls need no context, and no relaxed capture mode if they are
+    /// permitted in a capture. Makes two short driver calls. Returns false after any unusual
+    /// answer.
     fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
         self.identity == StreamIdentity::Reported
@@ -142,10 +142,10 @@ impl CudaDevice {
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
-    /// Refuses a stream that captures now. After a recording: the event may then belong to the
-    /// graph, and a question after the event, or a wait, would break the capture.
+    /// Refuses a stream that captures now. This is called after an event was recorded, because the
+    /// event may belong to the graph, and a poll of it or a wait for it would break the capture.
     ///
-    /// A look before the recording says nothing, because a program may start a capture at any
+    /// A check before the recording would say nothing, because a program may start a capture at any
     /// moment. To record an event in a capture is harmless: the graph gets no node, and the event
     /// can be recorded again.
     fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
@@ -153,8 +153,8 @@ impl CudaDevice {
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
-    /// [`StreamOrder::is_idle`]. Not known of default streams. Of a stream that may be gone, only
-    /// the announced work is known.
+    /// [`StreamOrder::is_idle`]. Returns `None` if it is not known, as for default streams. For a
+    /// stream that may be gone, only the announced work is known.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.look()?;
         if self.may_be_gone(stream) {
@@ -167,7 +167,7 @@ impl CudaDevice {
         let _mode = self.context.enter_mode()?;
         match handle.query(self.driver()) {
             CuResult::NOT_READY => Ok(Some(false)),
-            // A driver that wants a context.
+            // The driver wants a context.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => Ok(None),
             code => self.context.check(code).map(|()| Some(true)),
         }
@@ -178,7 +178,8 @@ impl CudaDevice {
     pub(crate) fn order_number(&self, stream: StreamId, event: DeviceEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let handle = match self.streams.hold(stream) {
-            // The legacy stream stands for it in `usable`, but need not hold later work of it back.
+            // `usable` would return the legacy stream in its place, but a wait of that stream need
+            // not delay later work of this one.
             Target::OtherPerThread => None,
             target => self.usable(stream, target)?,
         };
@@ -191,9 +192,9 @@ impl CudaDevice {
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     ///
-    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A
-    /// capture may start on the stream at any moment of the call: a question after the stream's id
-    /// would break the capture, and is left out.
+    /// The wait for a created stream is a wait for an event, and the stream may end meanwhile. A
+    /// capture may start on the stream at any moment of the call, so its id is not queried, because
+    /// this would break the capture.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         if self.may_be_gone(stream) {
@@ -215,7 +216,8 @@ impl CudaDevice {
         let recorded = self.record_handle(event.handle, &handle);
         drop(handle);
         let waited = recorded.and_then(|()| match self.wait(event.number()) {
-            // The driver's answer for an event of a capture, which has started and ended since.
+            // This is the driver's answer for an event of a capture that has started and ended
+            // meanwhile.
             Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             waited => waited,
         });
@@ -224,8 +226,8 @@ impl CudaDevice {
     }
 
     /// Returns whether the stream with the given number captures; implements
-    /// [`StreamOrder::is_capturing`]. True for the legacy stream also while a blocking stream
-    /// captures: no event can then be recorded on the legacy stream.
+    /// [`StreamOrder::is_capturing`]. For the legacy stream, also returns true while a blocking
+    /// stream captures, because no event can be recorded on the legacy stream then.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.look()?;
         let handle = match self.streams.hold(stream) {
@@ -252,13 +254,13 @@ impl CudaDevice {
         }
     }
 
-    /// Returns the usable handle of a stream number, or `None` if the stream is retired, or has
-    /// disappeared. `target` is the stream that the number stands for. The context is entered.
+    /// Returns the usable handle of a stream number, or `None` if the stream is retired or has
+    /// disappeared. `target` is the stream of the number. The context is entered.
     ///
     /// # Errors
     /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream
-    /// captures, or is unusable because another stream captures: recording or waiting would
-    /// invalidate the capture.
+    /// captures, or is unusable because another stream captures. To record on it or to wait for it
+    /// would invalidate the capture.
     fn usable<'a>(&self, number: StreamId, target: Target<'a>) -> DeviceResult<Option<Handle<'a>>> {
         let (handle, is_created) = match target {
             Target::Live(handle) => (handle, true),
@@ -275,13 +277,14 @@ impl CudaDevice {
         Ok((!moved).then_some(handle))
     }
 
-    /// Returns whether a number belongs to a created and unretired stream that may have ended
-    /// without a report: its handle must not be used, unless the call names the stream.
+    /// Returns whether a number belongs to a created stream that is not retired and may have ended
+    /// without a report. Its handle must not be used, unless the call names the stream.
     pub(crate) fn may_be_gone(&self, number: StreamId) -> bool {
         !self.is_reported(number) && self.streams.is_present(number)
     }
 
-    /// Returns whether the end of a stream is reported, or the stream has none.
+    /// Returns whether the end of a stream is reported, or the stream is a default stream, which
+    /// has no end.
     pub(crate) fn is_reported(&self, number: StreamId) -> bool {
         if !Streams::is_of_created(number) {
             return true;
@@ -289,13 +292,13 @@ impl CudaDevice {
         self.identity == StreamIdentity::Reported && !self.streams.is_unreported(number)
     }
 
-    /// Returns the present number of a created stream that does not capture, from the driver's own
-    /// id. `None` if the driver reports no id.
+    /// Returns the present number of a created stream that does not capture, by the id from the
+    /// driver. Returns `None` if the driver reports no id.
     ///
     /// # Errors
-    /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver
-    /// without ids and an error of a capture: the stream may be new, and must not be given the
-    /// known number.
+    /// Sticky errors. With [`StreamIdentity::Asked`], also every other error except that of a
+    /// driver without ids and those of a capture, because the stream may be new and must not get
+    /// the known number.
     pub(crate) fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
         let mut answer = handle.id(self.driver());
         if answer == Err(CuResult::INVALID_CONTEXT) {
@@ -319,8 +322,8 @@ impl CudaDevice {
     }
 
     /// Returns whether a created stream captures. The first query runs without entering the
-    /// context, since the query normally needs no context and never invalidates a capture. A driver
-    /// that demands a context is queried again inside.
+    /// context, because it normally needs none and never invalidates a capture. If the driver
+    /// demands a context, it is queried again inside it.
     pub(crate) fn is_created_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
         match self.is_handle_capturing(handle) {
             Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
@@ -331,8 +334,8 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event of this device recorded after all work of a stream, or `None` if the
-    /// recording failed. The context is entered.
+    /// Returns an event of this device that is recorded after all work of a stream, or `None` if it
+    /// could not be recorded. The context is entered.
     fn last_event(&self, handle: &Handle<'_>) -> Option<DeviceEvent> {
         let event = self.spare_events.take(&self.context).ok()?;
         if self.record_handle(event.handle, handle).is_ok() {
@@ -342,8 +345,8 @@ impl CudaDevice {
         None
     }
 
-    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse once
-    /// no thread waits for them any longer. The context is entered.
+    /// Forgets retired streams if their work is complete, and keeps their events for reuse when no
+    /// thread waits for them any longer. The context is entered.
     fn sweep(&self) {
         for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
             if self.is_complete(event.event().number()) == Ok(true) {
@@ -357,7 +360,7 @@ impl CudaDevice {
     fn wait_for_retired(&self, number: StreamId) -> DeviceResult<()> {
         match self.streams.remaining(number) {
             None => Ok(()),
-            // The stream stays listed until a sweep finds the event complete.
+            // The stream remains listed until a sweep finds that the event is complete.
             Some(Remaining::Event(event)) => {
                 let waited = self.wait(event.event().number());
                 self.spare_events.give_up(&self.context, [event]);
@@ -373,12 +376,12 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work of the context of a stream that may have ended: of every open device if
-    /// the context is not known.
+    /// Waits for all work of the context of a stream that may have ended, or of the contexts of all
+    /// open devices if its context is not known.
     pub(crate) fn wait_for_unreported(&self, number: StreamId) -> DeviceResult<()> {
         let context = self.streams.present_context(number);
-        // Read before this look: the context is the stream's, and not that of a later stream with
-        // the handle.
+        // The context was read before this check, so it is that of the stream, and not of a later
+        // stream with the handle.
         if !self.streams.is_present(number) {
             return self.wait_for_retired(number);
         }
@@ -399,8 +402,8 @@ impl CudaDevice {
         let is_own = context.is_null() || context == self.cu_context();
         let lacks_byte = waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory);
         if is_own && lacks_byte && self.identity != StreamIdentity::Asked {
-            // No byte is kept before the first page. This may break a capture that nothing
-            // announced; without the wait, the full device would stay full.
+            // No byte is kept before the first page exists. This wait may break a capture that
+            // nobody announced, but without it the device would remain full.
             return self.wait_for_all_work();
         }
         waited
@@ -429,8 +432,8 @@ impl CudaDevice {
         self.refuse_capture(handle)
     }
 
-    /// Returns the context of a created stream, or `None` if the driver does not report the
-    /// context. Permitted in every state of a capture.
+    /// Returns the context of a created stream, or `None` if the driver does not report it. This is
+    /// permitted in every state of a capture.
     fn context_of(&self, handle: &Handle<'_>) -> Option<CuContext> {
         handle.context(self.driver()).ok().filter(|context| !context.is_null())
     }
@@ -450,8 +453,8 @@ impl CudaDevice {
         destroyed
     }
 
-    /// Destroys the events and the stream created by the module. No other thread is inside a call
-    /// of the device.
+    /// Destroys the events and the stream that this module has created. No other thread is inside a
+    /// call of the device.
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let mut result = Ok(());

@@ -1,10 +1,9 @@
-//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver
-//! reuses handles.
+//! The identity of streams: maps the driver's handles to numbers that remain unique although the
+//! driver reuses handles.
 //!
-//! A handle is an address. After the destruction of a stream, the driver gives the address to a new
-//! stream. A number must not be reused: otherwise a new stream would be served a block freed by the
-//! old stream, while work of the old stream still uses the block. A number therefore contains a
-//! generation:
+//! A handle is an address. After a stream is destroyed, the driver gives its address to a new
+//! stream. A number must not be reused, because a new stream would then get a block that the old
+//! stream has freed, while work of the old stream still uses it. So a number contains a generation:
 //!
 //! ```text
 //! number:  63            48 47                                     0
@@ -13,18 +12,18 @@
 //!         |       0        |                  0                    |   the legacy default stream
 //! ```
 //!
-//! The generation of a handle increases when the handle's stream is retired. A stream is retired
-//! when the host reports the coming destruction of the stream, or when the driver's own id of the
-//! stream (`cuStreamGetId`, never used twice) has changed.
+//! The generation of a handle increases when its stream is retired. A stream is retired when the
+//! host reports that it is about to be destroyed, or when the driver's id for the handle
+//! (`cuStreamGetId`, never used twice) has changed.
 //!
-//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing
-//! stream must not be queried). The fast path therefore only looks the handle up in a table (a hash
-//! and a load, no lock). The driver is queried only on paths with other driver calls, see
+//! A query of the driver costs as much as a whole cached allocation (32 ns, because the id of a
+//! stream that captures must not be queried). So the fast path only looks the handle up in a table
+//! (a hash and a load, no lock). The driver is queried only on paths with other driver calls, see
 //! [`StreamIdentity`].
 //!
-//! A real driver ends the process by SIGSEGV if any call gets the handle of a destroyed stream, a
-//! mere question included. So only a host that reports every end lets the device use a handle
-//! outside the calls that name it.
+//! A real driver ends the process by SIGSEGV if any call gets the handle of a destroyed stream,
+//! even a mere query. So only a host that reports every end lets the device use a handle outside
+//! the calls that name it.
 
 use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
@@ -44,24 +43,24 @@ use std::time::Duration;
 /// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle
 /// of a created stream.
 const LOWEST_HANDLE: u64 = 65_536;
-/// Slots of the first level; each additional level has twice as many.
+/// The number of slots in the first level. Each other level has twice as many as the one before.
 const FIRST_LEVEL_SLOTS: usize = 256;
-/// Number of levels. All levels together have room for 2^28 handles, more than a process can
-/// create.
+/// The number of levels. Together they have room for 2^28 handles, more than a process can create.
 const LEVELS: usize = 20;
-/// Number of looks of a report at calls with the handle before the report sleeps between the looks.
+/// The number of times that a report checks for calls with the handle before it sleeps between
+/// checks.
 const LOOKS: u32 = 100;
-/// The sleep between two looks.
+/// The sleep between two checks.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Number of neighbouring slots for a handle in each level.
+/// The number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
-/// The way in which the device learns which stream a handle belongs to, and whether the stream may
+/// The way in which the device learns to which stream a handle belongs, and whether the stream may
 /// have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// The host reports each stream before its destruction, see `stream_destroyed`. The device
-    /// trusts that: it asks streams for their state, records events on them and waits for them in
+    /// The host reports each stream before it is destroyed, see `stream_destroyed`. The device
+    /// trusts this: it queries the state of streams, records events on them and waits for them in
     /// calls that do not name them. A stream that ends without a report crashes the process. The
     /// driver is asked for an id only together with a call on the stream (event, wait), so a number
     /// costs 3 ns.
@@ -73,85 +72,86 @@ pub enum StreamIdentity {
     /// A wait for a created stream waits for the stream's whole context, because the handle may
     /// belong to a destroyed stream. The use of a block by another stream is announced with
     /// [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for the work of
-    /// the stream before the announcement, or for the whole context if the stream captured at the
-    /// announcement. Memory passes between streams only after an event has shown the end of the
-    /// work. Once physical memory is created, the device keeps 16 small allocations, in one page of
-    /// 2 MiB, for waits without free memory.
+    /// the stream before the announcement, or for the whole context if the stream captured when the
+    /// use was announced. Memory passes between streams only after an event has shown that the work
+    /// has ended. After physical memory is created, the device keeps 16 small allocations, in one
+    /// page of 2 MiB, for waits without free memory.
     ///
-    /// A stream that ends without a report should have finished its work: a new stream with the
-    /// same handle has the same number until a slow call asks for its id, and may receive a block
-    /// that the old stream's last kernels still use.
+    /// A stream that ends without a report should have finished its work, because a new stream with
+    /// the same handle has the same number until a slow call asks for its id, and may get a block
+    /// that the last kernels of the old stream still use.
     Unreported,
     /// As [`Unreported`](Self::Unreported), but the driver is asked for the id at every conversion
     /// of a handle to a number, so that a new stream with an old handle always has a new number. A
     /// conversion makes two short driver calls (16 ns each on an H200 with CUDA 13.0, from any
     /// number of threads): whether the stream captures, and if not, the stream's id. The 16 small
-    /// allocations are kept from the opening on. Needs a driver of CUDA 12.0 or later; with an
-    /// older driver equal to [`Unreported`](Self::Unreported).
+    /// allocations are kept from the time the device is opened. This needs a driver of CUDA 12.0 or
+    /// later; with an older driver it is the same as [`Unreported`](Self::Unreported).
     Asked,
 }
 
-/// The stream behind a number, with the handle of a created stream.
+/// The stream of a number, with its handle if it is a created stream.
 #[derive(Debug)]
 pub(crate) enum Target<'a> {
     /// The legacy default stream.
     Legacy,
     /// The calling thread's own default stream.
     OwnPerThread,
-    /// The default stream of another thread. Only the other thread has a handle of the stream.
+    /// The default stream of another thread. Only that thread has a handle for it.
     OtherPerThread,
-    /// A created stream before its retirement. The stream exists as long as the handle lives.
+    /// A created stream that is not retired. It exists as long as the handle lives.
     Live(Handle<'a>),
     /// A retired stream.
     Retired,
 }
 
-/// Remaining work of a retired stream.
+/// The remaining work of a retired stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remaining {
-    /// All work of the stream precedes the event.
+    /// The event is after all work of the stream.
     Event(SharedEvent),
-    /// No event was recorded; all work of the given contexts must complete.
+    /// No event was recorded, so all work of these contexts must complete.
     Contexts(Vec<UnrecordedEnd>),
 }
 
-/// Result of [`note_use`](Streams::note_use).
+/// The result of [`note_use`](Streams::note_use).
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Noted {
-    /// The event is kept. The events of an earlier stream with the handle are given up.
+    /// The event is kept. These are the events of an earlier stream with the handle, and those that
+    /// were replaced, to be given up.
     Kept(Vec<SharedEvent>),
-    /// Another thread was faster, possibly with a recording before the work of the calling thread.
-    /// The caller announces its work again, with `known`, and gives `unused` up.
+    /// Another thread was faster, and may have recorded its event before the work of the calling
+    /// thread. The caller announces its work again, with `known`, and gives `unused` up.
     Known { known: Known, unused: SharedEvent },
 }
 
-/// State of a handle beyond generation 0.
+/// The state of a handle beyond generation 0.
 #[derive(Default, Debug)]
 struct Slot {
     /// The handle's present number, or 0 iff the slot is free.
     number: AtomicU64,
-    /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
+    /// The driver's id of the stream plus 1, or 0 iff the driver was not asked.
     driver_id: AtomicU64,
-    /// Whether streams with the handle may end without a report, although the host reports those of
-    /// its own.
+    /// Whether streams with the handle may end without a report, although the host reports its own
+    /// ones.
     unreported: AtomicBool,
 }
 
-/// The streams of the devices of an allocator. All devices share the table, so a stream has a
+/// The streams of the devices of an allocator. All devices share this table, so a stream has a
 /// single number.
 #[derive(Debug)]
 pub struct Streams {
-    /// Slots, found by hashing. A slot is never freed. A handle moves to a level only if the
-    /// handle's slots in all earlier levels are taken. So a free slot among a handle's slots ⟹ no
-    /// later level contains the handle.
+    /// The slots, which are found by hashing. A slot is never freed. A handle goes to a level only
+    /// if its slots in all earlier levels are taken. So a free slot among the slots of a handle ⟹
+    /// no later level contains the handle.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
-    /// The handles in use by calls at the moment.
+    /// The handles that calls are using.
     in_use: InUse,
-    /// Retired streams whose work may be incomplete. The lock also guards all writes to slots. A
-    /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
+    /// The retired streams with work that may be incomplete. The lock also guards all writes to
+    /// slots. A retired stream has no event here, and its handle has no unrecorded end ⟹ its work
     /// is complete.
     retired: Mutex<Retired>,
-    /// Bytes of device memory kept for waits for the contexts of the devices.
+    /// The bytes of device memory that are kept for waits for the contexts of the devices.
     kept_bytes: KeptBytes,
 }
 
@@ -173,7 +173,7 @@ impl Streams {
         }
     }
 
-    /// Returns the bytes of device memory kept for waits.
+    /// Returns the bytes of device memory that are kept for waits.
     pub(crate) const fn kept_bytes(&self) -> &KeptBytes {
         &self.kept_bytes
     }
@@ -181,18 +181,18 @@ impl Streams {
     /// Returns the present number of the stream with the given handle, or `None` if no stream can
     /// have the handle.
     ///
-    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
-    /// thread.
+    /// Takes no lock and calls no driver. This is a hash and a load, or less. May be called from
+    /// any thread.
     #[inline]
     #[must_use]
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
         let handle = stream.0 as u64;
         if Self::is_created(stream) {
-            // The first place decides for almost every handle. The walk over all places is out of
-            // line, since it needs every register.
+            // The first place is enough for almost every handle. The walk over all places is out of
+            // line, because it needs every register.
             let first = self.levels[0].get().and_then(|slots| places(slots, handle).next());
             return match first.map_or(0, |slot| slot.number.load(Ordering::Acquire)) {
-                // No slot, or a free one: the handle is at generation 0.
+                // There is no slot, or a free one, so the handle is at generation 0.
                 0 => Some(StreamId(handle)),
                 number if number & HANDLE_MASK == handle => Some(StreamId(number)),
                 _ => Some(self.number_beyond(handle)),
@@ -205,18 +205,18 @@ impl Streams {
         }
     }
 
-    /// Returns the number of a created stream whose handle is not in its first place.
+    /// Returns the number of a created stream if its handle is not in its first place.
     #[cold]
     #[inline(never)]
     fn number_beyond(&self, handle: u64) -> StreamId {
         StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)))
     }
 
-    /// Returns the calling thread's handle for the stream of a number. `None` if the stream was
-    /// retired, or is the default stream of another thread. Takes no lock and calls no driver.
+    /// Returns the calling thread's handle for the stream of a number. Returns `None` if the stream
+    /// is retired, or is the default stream of another thread. Takes no lock and calls no driver.
     ///
-    /// The handle is valid only as long as the caller keeps the stream alive: the report of the
-    /// stream's end does not wait for the caller.
+    /// The handle is valid only as long as the caller keeps the stream alive, because the report of
+    /// the stream's end does not wait for the caller.
     #[must_use]
     pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
         if Self::is_of_created(stream) {
@@ -232,9 +232,9 @@ impl Streams {
     /// Notes that streams with a handle may end without a report. Returns false if the table is
     /// full.
     ///
-    /// For a host that reports the ends of its own streams, and serves streams of other libraries,
-    /// which do not report. The note stays with the handle. Takes a lock the first time, and calls
-    /// no driver.
+    /// This is for a host that reports the ends of its own streams and also serves streams of other
+    /// libraries, which do not report them. The note remains with the handle. Takes a lock the
+    /// first time, and calls no driver.
     #[must_use]
     pub fn set_unreported(&self, stream: CuStream) -> bool {
         let handle = stream.0 as u64;
@@ -247,7 +247,7 @@ impl Streams {
     }
 
     /// Returns whether the stream of a number may end without a report, although the host reports
-    /// those of its own.
+    /// its own ones.
     pub(crate) fn is_unreported(&self, stream: StreamId) -> bool {
         self.slot(stream.0 & HANDLE_MASK).is_some_and(|slot| slot.unreported.load(Ordering::Acquire))
     }
@@ -258,21 +258,21 @@ impl Streams {
         (stream.0 as u64).wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE
     }
 
-    /// Returns the number of a created stream, if `driver_id` equals the latest id from the driver.
+    /// Returns the number of a created stream, if `driver_id` is the latest id from the driver.
     #[inline]
     pub(crate) fn number_of_id(&self, stream: &Handle<'_>, driver_id: u64) -> Option<StreamId> {
         let slot = self.slot(stream.key())?;
-        // Acquire: a reader of the id also reads the number written before the id.
+        // Acquire, so that a reader of the id also reads the number that was written before it.
         let known = slot.driver_id.load(Ordering::Acquire);
         (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
     }
 
-    /// Stores the id and the context of a stream, just reported by the driver, and returns the
-    /// stream's number. If the driver reported another id before, the handle has a new stream: the
-    /// old stream is retired without a recorded end. Returns `None` if the table is full.
+    /// Stores the id and the context of a stream that the driver has just reported, and returns the
+    /// number of the stream. If the driver reported another id before, the handle has a new stream,
+    /// and the old one is retired without a recorded end. Returns `None` if the table is full.
     ///
-    /// Stores nothing if the end of the stream was reported after the lookup of the handle: the id
-    /// does not belong to the next stream with the handle.
+    /// Stores nothing if the end of the stream was reported after its handle was looked up, because
+    /// the id does not belong to the next stream with the handle.
     pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.key();
         let expected = driver_id.wrapping_add(1);
@@ -298,13 +298,13 @@ impl Streams {
     /// handle gets a new number. `end` is an event after all work of the stream. Returns the old
     /// number, or `None` if the table is full.
     ///
-    /// Waits for the present calls with the handle. No such call waits for work of the stream.
+    /// Waits for the calls that are using the handle. No such call waits for work of the stream.
     pub(crate) fn retire(&self, stream: CuStream, end: Option<SharedEvent>) -> Option<StreamId> {
         let handle = stream.0 as u64;
         let number = self.retire_number(handle, end)?;
         let looks = Cell::new(0);
         self.in_use.wait_until_unused(handle, || {
-            // A call of the driver takes a microsecond, or long if the driver holds calls up.
+            // A driver call takes a microsecond, or longer if the driver blocks calls.
             looks.set(looks.get() + 1);
             if looks.get() < LOOKS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         });
@@ -329,7 +329,7 @@ impl Streams {
     }
 
     /// Returns the present stream of a number, as seen by the calling thread. A created stream
-    /// exists as long as the target lives, since the report of the stream's end waits.
+    /// exists as long as the target lives, because the report of its end waits.
     pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
         let handle = stream.0 & HANDLE_MASK;
         if stream.0 >> HANDLE_BITS == PER_THREAD {
@@ -338,8 +338,8 @@ impl Streams {
         if handle < LOWEST_HANDLE {
             return if handle == CuStream::PER_THREAD.0 as u64 { Target::OwnPerThread } else { Target::Legacy };
         }
-        // Begun before the look at the number: a report gives the handle its next number and then
-        // waits for the use.
+        // The use starts before the number is checked, because a report first gives the handle its
+        // next number and then waits for the use.
         let used = self.in_use.begin(handle, this_thread());
         if self.is_present(stream) {
             Target::Live(Handle::held(CuStream(handle as usize), stream, used))
@@ -353,7 +353,7 @@ impl Streams {
         stream.0 >> HANDLE_BITS != PER_THREAD && stream.0 & HANDLE_MASK >= LOWEST_HANDLE
     }
 
-    /// Returns whether the number of a created stream is the present number of the handle.
+    /// Returns whether the number of a created stream is the present number of its handle.
     pub(crate) fn is_present(&self, stream: StreamId) -> bool {
         let handle = stream.0 & HANDLE_MASK;
         self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)) == stream.0
@@ -378,8 +378,8 @@ impl Streams {
         }
     }
 
-    /// Returns the context of the present stream with the handle of a number; null if the driver
-    /// did not say.
+    /// Returns the context of the present stream with the handle of a number, or null if the driver
+    /// did not report it.
     pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
@@ -390,7 +390,7 @@ impl Streams {
     }
 
     /// Notes that `known` was recorded again, after later work of the stream. Returns false if
-    /// another event took its place before: that one may not be after the work.
+    /// another event has taken its place before, because that one may not be after the work.
     pub(crate) fn note_again(&self, number: StreamId, known: &Known) -> bool {
         let mut retired = self.lock();
         let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, known.event.context()));
@@ -398,8 +398,9 @@ impl Streams {
         its.map(|its| its.again += 1).is_some()
     }
 
-    /// Keeps `event` as the event after the announced work of a stream, in the place of `before`.
-    /// Does not if another thread was faster: with another event, or with the same, recorded again.
+    /// Keeps `event` as the event after the announced work of a stream, in place of `before`. Does
+    /// not keep it if another thread was faster, with another event, or with the same one recorded
+    /// again.
     pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent, before: Option<&Known>) -> Noted {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
@@ -408,8 +409,8 @@ impl Streams {
         {
             return Noted::Known { known, unused: event };
         }
-        // The events of an earlier stream go at the same time: some of them alone would be after a
-        // part of its work.
+        // All events of an earlier stream are removed together, because some of them alone would be
+        // after only a part of its work.
         let mut earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
         if retired.done.get(&handle).is_some_and(|of| *of != number) {
             retired.done.remove(&handle);
@@ -428,9 +429,9 @@ impl Streams {
         its.and_then(|its| its.event.take())
     }
 
-    /// Returns the events after the announced work of a stream, one event for each context of used
-    /// memory, and none for work that is complete. Returns `None` if no work was announced, or an
-    /// event is in doubt.
+    /// Returns the events after the announced work of a stream, one for each context of the used
+    /// memory, and none for work that is complete. Returns `None` if no work was announced, or if
+    /// an event is in doubt.
     pub(crate) fn announced(&self, number: StreamId) -> Option<Vec<SharedEvent>> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
@@ -440,9 +441,9 @@ impl Streams {
         (!events.is_empty() || retired.done.get(&handle) == Some(&number)).then_some(events)
     }
 
-    /// Takes the events of `context` after the announced work of the next `limit` streams, if there
-    /// are more than `limit`, to be polled. Passes over events that another thread has.
-    /// [`look_over`](Self::look_over) must follow for each.
+    /// Takes the events of `context` after the announced work of the next `limit` streams, so that
+    /// they can be polled. Takes none if there are at most `limit`, and skips events that another
+    /// thread has. [`look_over`](Self::look_over) must follow for each.
     pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         if retired.uses.len() <= limit {
@@ -450,19 +451,19 @@ impl Streams {
         }
         let from = (Bound::Excluded(retired.looked_at), Bound::Unbounded);
         let keys: Vec<_> = retired.uses.range(from).map(|(key, _)| *key).take(limit).collect();
-        // After the last, from the front again.
+        // After the last one, it starts from the front again.
         retired.looked_at = if keys.len() < limit { (0, CuContext::NULL) } else { keys[limit - 1] };
         let of_context = keys.into_iter().filter(|key| key.1 == context);
         let taken = of_context.filter_map(|key| {
             let its = retired.uses.get_mut(&key)?;
-            // Until the look is over, the event is in doubt.
+            // The event is in doubt until `look_over` is called.
             let event = its.event.take_if(|event| event.is_alone())?;
             Some((its.number, event))
         });
         taken.collect()
     }
 
-    /// Ends the look at an event of [`next_uses`](Self::next_uses): forgets the work if it is
+    /// Ends the check of an event from [`next_uses`](Self::next_uses). Forgets the work if it is
     /// complete, and otherwise keeps the event. Returns the event if it is not kept.
     pub(crate) fn look_over(&self, number: StreamId, event: SharedEvent, is_complete: bool) -> Option<SharedEvent> {
         let key = (number.0 & HANDLE_MASK, event.context());
@@ -484,7 +485,7 @@ impl Streams {
         self.lock().take_uses(.., |its, _| its == context)
     }
 
-    /// Returns the remaining work of a retired stream; `None` if all work is complete.
+    /// Returns the remaining work of a retired stream, or `None` if all work is complete.
     pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
         match retired.ended.iter().find(|(number, _)| *number == stream) {
@@ -500,8 +501,8 @@ impl Streams {
         let count = limit.min(retired.ended.len());
         let of_context = |entry: &&(StreamId, SharedEvent)| entry.1.context() == context;
         let next = retired.ended.iter().take(count).filter(of_context).cloned().collect();
-        // Examined streams go to the end, so that unfinished streams do not block the others for
-        // ever.
+        // Examined streams go to the end, so that unfinished streams do not block the others
+        // forever.
         retired.ended.rotate_left(count);
         next
     }
@@ -514,8 +515,8 @@ impl Streams {
         found.and_then(|at| retired.ended.remove(at)).map(|(_, event)| event)
     }
 
-    /// Removes unrecorded ends of a retired stream's handle, once their contexts were waited for.
-    /// Later entries stay.
+    /// Removes unrecorded ends of the handle of a retired stream, after a wait for their contexts.
+    /// Later entries remain.
     pub(crate) fn forget_unrecorded(&self, stream: StreamId, ends: &[UnrecordedEnd]) {
         let handle = stream.0 & HANDLE_MASK;
         let mut retired = self.lock();
@@ -527,7 +528,7 @@ impl Streams {
         }
     }
 
-    /// Returns the slot of a handle, if the handle has a slot.
+    /// Returns the slot of a handle, if it has one.
     #[inline]
     fn slot(&self, handle: u64) -> Option<&Slot> {
         for level in &self.levels {
@@ -543,9 +544,8 @@ impl Streams {
         None
     }
 
-    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The
-    /// caller holds the lock. Returns `None` if every possible slot of the handle is taken, in
-    /// every level.
+    /// Returns the slot of a handle. If it has none, takes one at generation 0. The caller holds
+    /// the lock. Returns `None` if every possible slot of the handle is taken, in every level.
     fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
         if let Some(slot) = self.slot(handle) {
             return Some(slot);
@@ -560,7 +560,8 @@ impl Streams {
         None
     }
 
-    /// Locks the retired streams. Ignores poison: a panic under the lock leaves whole entries only.
+    /// Locks the retired streams. Poison is ignored, because a panic under the lock leaves only
+    /// whole entries.
     fn lock(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -569,8 +570,8 @@ impl Streams {
 /// Iterates over the possible slots of a handle in a level, in the order of use.
 #[inline]
 fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
-    // Fibonacci hashing: handles differ in their middle bits, and the product's top bits depend on
-    // all of the middle bits.
+    // This is Fibonacci hashing: handles differ in their middle bits, and the top bits of the
+    // product depend on all middle bits.
     let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
     (0..PROBES).map(move |step| &slots[(first + step) & (slots.len() - 1)])
 }

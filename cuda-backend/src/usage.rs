@@ -1,8 +1,8 @@
-//! Memory use of a device by process. A process that the driver does not report is left out.
+//! The memory use of a device by process. A process that the driver does not report is left out.
 //!
 //! The driver interface reports free memory and the size of the driver's own pool. The driver's
-//! management library (NVML), installed next to the driver, reports the memory of each process.
-//! Both are queried only for a written report.
+//! management library (NVML), which is installed next to the driver, reports the memory of each
+//! process. Both are slow, so only reports and `cachalot run` query them.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -14,52 +14,52 @@ use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-/// Bytes of a bus id: `domain:bus:device.function` and the NUL.
+/// The number of bytes in a bus id: `domain:bus:device.function` and the NUL.
 pub const BUS_ID_BYTES: usize = 32;
-/// Upper bound for the number of listed processes on one device.
+/// The greatest number of processes that are listed for one device.
 const PROCESSES: usize = 256;
-/// NVML's value for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
+/// The value of NVML for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
 const NOT_AVAILABLE: u64 = u64::MAX;
 
-/// The memory of one device used by one process.
+/// The memory of one device that one process uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessMemory {
-    /// The process's id in the driver's numbering. Inside a container the process may see another
+    /// The id by which the driver knows the process. Inside a container the process may see another
     /// id.
     pub process: u32,
-    /// Bytes used, or `None` if the driver does not report the size.
+    /// The bytes used, or `None` if the driver does not report the size.
     pub bytes: Option<u64>,
 }
 
-/// Memory use of a device by the processes that the driver reports.
+/// The memory use of a device by the processes that the driver reports.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct MemoryUsers {
-    /// Bytes that the driver's own stream-ordered pool holds for this process. `None` if the driver
-    /// has no pool, or is too old to report the size.
+    /// The bytes that the driver's own stream-ordered pool holds for this process. `None` if the
+    /// driver has no pool, or is too old to report the size.
     pub pool_reserved: Option<u64>,
     /// The processes that compute on the device. Empty if the driver reports none.
     pub processes: Vec<ProcessMemory>,
 }
 
 impl MemoryUsers {
-    /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
-    /// process is not listed. In a container that has its own process ids the process is not listed
-    /// either: another process may have the number there.
+    /// Returns the bytes that this process uses, including contexts and libraries. Returns `None`
+    /// if the process is not listed, or in a container with its own process ids, because there
+    /// another process may have the number.
     #[must_use]
     pub fn own(&self) -> Option<u64> {
         self.of(id_for_driver()?)
     }
 
-    /// Returns the bytes used by the process that the driver knows as `process`.
+    /// Returns the bytes that the process uses which the driver knows as `process`.
     fn of(&self, process: u32) -> Option<u64> {
         self.processes.iter().find(|known| known.process == process).and_then(|known| known.bytes)
     }
 }
 
-/// Returns the bytes that this process uses on the device at a place on the bus, contexts and
-/// libraries included, by the driver's management library. `None` if the library is missing or does
-/// not know the process. Takes 0.2 ms (H200), and calls no driver.
+/// Returns the bytes that this process uses on the device at a place on the bus, including contexts
+/// and libraries, as the driver's management library reports them. Returns `None` if the library is
+/// missing or does not know the process. Takes 0.2 ms (H200), and calls no driver.
 #[must_use]
 pub fn memory_of_this_process(bus_id: &CStr) -> Option<u64> {
     let own = id_for_driver()?;
@@ -67,15 +67,15 @@ pub fn memory_of_this_process(bus_id: &CStr) -> Option<u64> {
     users.of(own)
 }
 
-/// Returns the bytes of a device that all processes use, by the driver's management library. Needs
-/// no context, and takes 0.02 ms (H200).
+/// Returns the bytes of a device that all processes use, as the driver's management library reports
+/// them. Needs no context, and takes 0.02 ms (H200).
 #[must_use]
 pub fn used_memory(bus_id: &CStr) -> Option<u64> {
     management()?.used(bus_id)
 }
 
-/// Returns the process's id as the driver numbers processes: outside of all containers. `None` if
-/// the process cannot know.
+/// Returns the id by which the driver knows this process, which is the one outside of all
+/// containers. Returns `None` if the process cannot know it.
 fn id_for_driver() -> Option<u32> {
     static ID: OnceLock<(u32, Option<u32>)> = OnceLock::new();
     let own = std::process::id();
@@ -91,9 +91,9 @@ fn id_for_driver() -> Option<u32> {
 /// The number of the outermost set of process ids (`PROC_PID_INIT_INO` of Linux).
 const OUTERMOST: u64 = 0xefff_fffc;
 
-/// Returns the outermost of a process's ids, from the status of the process. In a container the
-/// line `NSpid` has the ids from the view of the mounted `/proc` on: more than the own one only if
-/// that is an outer one's.
+/// Returns the outermost id of a process, from its status. In a container the line `NSpid` starts
+/// with the id that the mounted `/proc` shows. It has more ids than that of the container only if
+/// this `/proc` is that of an outer container or of the system.
 fn outermost(own: u32, is_outside: bool, status: &str) -> Option<u32> {
     if is_outside {
         return Some(own);
@@ -105,7 +105,7 @@ fn outermost(own: u32, is_outside: bool, status: &str) -> Option<u32> {
 }
 
 impl CudaDevice {
-    /// Reports the use of the device's memory. Takes milliseconds, and the first call loads the
+    /// Returns the use of the device's memory. Takes milliseconds, and the first call loads the
     /// management library.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl CudaDevice {
     }
 
     /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver
-    /// does not say. The context is entered.
+    /// does not report it. The context is entered.
     pub(crate) fn bus_id(&self) -> Option<[c_char; BUS_ID_BYTES]> {
         let mut bus_id: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
@@ -158,7 +158,7 @@ impl CudaDevice {
         self.succeeded(code).map(|()| bus_id)
     }
 
-    /// Returns `Some` iff the call succeeded. Remembers a sticky code.
+    /// Returns `Some` iff a call succeeded. Remembers a sticky code.
     fn succeeded(&self, code: CuResult) -> Option<()> {
         self.context.check(code).ok()
     }
@@ -167,31 +167,32 @@ impl CudaDevice {
 /// A device handle of the management library (`nvmlDevice_t`).
 type NvmlDevice = *mut c_void;
 
-/// Memory use of a process: `nvmlProcessInfo_t` as of `nvmlDeviceGetComputeRunningProcesses_v3`.
+/// The memory use of a process: `nvmlProcessInfo_t` as of
+/// `nvmlDeviceGetComputeRunningProcesses_v3`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct NvmlProcess {
-    /// Process id.
+    /// The id of the process.
     process: c_uint,
-    /// Bytes used, or [`NOT_AVAILABLE`].
+    /// The bytes used, or [`NOT_AVAILABLE`].
     used_bytes: u64,
-    /// GPU instance, on a partitioned device.
+    /// The GPU instance, on a partitioned device.
     instance: c_uint,
-    /// Compute instance within the GPU instance.
+    /// The compute instance within the GPU instance.
     compute_instance: c_uint,
 }
 
-/// Functions of the management library. Each returns 0 on success.
+/// The functions of the management library. Each returns 0 on success.
 struct Management {
     /// `nvmlDeviceGetHandleByPciBusId_v2`.
     by_bus_id: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> c_uint,
     /// `nvmlDeviceGetComputeRunningProcesses_v3`.
     running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
-    /// `nvmlDeviceGetMemoryInfo`. A library may not have it.
+    /// `nvmlDeviceGetMemoryInfo`, which a library may not have.
     memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
 }
 
-/// Memory of a device, in bytes: `nvmlMemory_t`.
+/// The memory of a device, in bytes: `nvmlMemory_t`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct NvmlMemory {
@@ -200,8 +201,8 @@ struct NvmlMemory {
     used: u64,
 }
 
-/// Returns the management library, loaded and started once, never unloaded. `None` if the library
-/// cannot be loaded or started.
+/// Returns the management library, which is loaded and started once and never unloaded. Returns
+/// `None` if it cannot be loaded or started.
 fn management() -> Option<&'static Management> {
     static LIBRARY: OnceLock<Option<Management>> = OnceLock::new();
     LIBRARY.get_or_init(Management::load).as_ref()
@@ -268,7 +269,7 @@ impl Management {
 mod tests {
     use super::*;
 
-    /// A device with three processes, of which the size of the second is not known.
+    /// A device with three processes. The size of the second one is not known.
     const DEVICE: usize = 0xd0;
     const FULL: &[u8] = b"0000:0B:00.0\0";
     const OTHER: &[u8] = b"0000:0C:00.0\0";

@@ -1,4 +1,5 @@
-//! Virtual memory of a device: reserved addresses, physical memory, and mappings between the two.
+//! The virtual memory of a device: reserved addresses, physical memory, and mappings between the
+//! two.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -8,13 +9,14 @@ use cachalot_core::{Descriptor, DevicePtr, DeviceResult, PhysicalHandle, Virtual
 use core::ffi::c_int;
 
 impl CudaDevice {
-    /// Returns whether physical memory is created for direct access by other devices on the bus,
-    /// such as network adapters.
+    /// Returns whether physical memory is created in a form that other devices on the bus, such as
+    /// network adapters, can access directly.
     pub fn is_rdma_capable(&self) -> bool {
         self.uses().rdma
     }
 
-    /// Returns whether physical memory is created for export to other processes.
+    /// Returns whether physical memory is created in a form that can be exported to other
+    /// processes.
     pub fn can_export(&self) -> bool {
         self.uses().export
     }
@@ -58,8 +60,8 @@ impl VirtualMemory for CudaDevice {
         })
     }
 
-    /// Creates physical memory with direct access from the bus, and for export. If the driver
-    /// refuses one or both, creates memory without, now and in all later calls.
+    /// Creates physical memory for direct access from the bus and for export. If the driver refuses
+    /// one or both, creates memory without them, now and in all later calls.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];

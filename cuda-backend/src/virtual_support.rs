@@ -1,4 +1,4 @@
-//! Support of a device for virtual memory: granularity, direct access by network adapters, and
+//! The support of a device for virtual memory: granularity, direct access by network adapters, and
 //! export to other processes.
 
 use crate::context::Context;
@@ -9,16 +9,16 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Properties of a device's virtual memory.
+/// The properties of a device's virtual memory.
 #[derive(Debug)]
 pub(crate) struct Virtual {
     /// The granularity of mappings, in bytes; a power of two.
     pub(crate) granularity: u64,
     /// Whether physical memory is created for direct access by devices on the bus.
     rdma: AtomicBool,
-    /// Whether physical memory is created for export to processes.
+    /// Whether physical memory is created for export to other processes.
     export: AtomicBool,
-    /// Which thread changes mappings.
+    /// The turn of the thread that changes mappings.
     pub(crate) mappings: Turn,
 }
 
@@ -32,7 +32,8 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// Lists all requested uses, and then fewer: a device may report a use and then refuse the use.
+    /// Iterates over all requested uses, and then over fewer, because a device may report a use and
+    /// then refuse it.
     pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
         let choices = [(true, true), (false, true), (true, false), (false, false)];
         let choices = choices.into_iter().map(|(rdma, export)| Self { rdma, export });
@@ -40,10 +41,10 @@ impl Uses {
     }
 }
 
-/// Lets only one thread change mappings, from the thread's first call to the last. The driver fails
-/// with code 999 if a mapping of a handle is removed between the map call for the handle at a new
-/// place and the call for the new place's access (driver 580, on an H100). Only requests with
-/// mapped pages wait.
+/// Lets only one thread at a time change mappings, from its first call to its last. The driver
+/// fails with code 999 if a mapping of a handle is removed after the handle was mapped at a new
+/// place and before access to the new place is set (driver 580, on an H100). Only requests that map
+/// pages wait.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     taken: Mutex<bool>,
@@ -66,13 +67,12 @@ impl Turn {
 }
 
 impl Virtual {
-    /// Queries the device's virtual memory. Returns `None` if the device does not have virtual
-    /// memory, or the driver does not have an entry point for virtual memory. The caller has
-    /// entered the context.
+    /// Queries the virtual memory of a device. Returns `None` if the device has none, or if the
+    /// driver does not have an entry point for it. The caller has entered the context.
     ///
     /// # Errors
-    /// Sticky errors only. If the driver refuses a query, the device counts as a device without
-    /// virtual memory.
+    /// Only sticky errors. If the driver refuses a query, the device counts as one without virtual
+    /// memory.
     pub(crate) fn of(context: &Context, device: CuDevice) -> DeviceResult<Option<Self>> {
         let driver = context.driver();
         let complete = driver.mem_get_allocation_granularity.is_some()
@@ -128,7 +128,7 @@ impl Virtual {
     }
 }
 
-/// Returns whether an attribute of the device is 1. A refused query counts as 0.
+/// Returns whether an attribute of the device is 1. If the query is refused, it counts as 0.
 fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
     let mut value: c_int = 0;
     // SAFETY: `value` outlives the call, which writes one integer to it.

@@ -20,7 +20,7 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
         // names, or a path that the program's owner names and vouches for.
         match unsafe { Library::open(Some(*path), RTLD_LAZY | RTLD_LOCAL) } {
             Ok(library) => {
-                // Never unloaded: the driver has threads of its own, and no code may call the
+                // Never unloaded, because the driver has its own threads, and no code may call the
                 // driver at exit.
                 let library: &'static Library = Box::leak(Box::new(library));
                 // SAFETY: a function that a driver exports under a versioned name has the signature
@@ -44,16 +44,16 @@ pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String,
     })
 }
 
-/// Returns the loader's reason for not loading the library at `path`. Omits the path, because the
-/// message names the path already.
+/// Returns the loader's reason for not loading the library at `path`, without the path, because the
+/// message names it already.
 fn reason_of(error: &libloading::Error, path: &Path) -> String {
-    // The outer error names the failed call, and its source the reason.
+    // The outer error names the failed call, and its source has the reason.
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let prefix = format!("{}: ", path.display());
     reason.strip_prefix(&prefix).map_or(reason.clone(), ToOwned::to_owned)
 }
 
-/// Returns the address of a symbol, or `None` if the library lacks the symbol.
+/// Returns the address of a symbol, or `None` if the library does not have it.
 fn address(library: &Library, symbol: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.
     let found = unsafe { library.get::<*mut c_void>(symbol) };

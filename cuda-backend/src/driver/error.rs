@@ -1,4 +1,4 @@
-//! Reasons why the driver cannot be used.
+//! The reasons why the driver cannot be used.
 
 use super::LIBRARY_VARIABLE;
 use super::result::CuResult;
@@ -10,13 +10,13 @@ use std::path::PathBuf;
 /// `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
 pub const OLDEST_VERSION: u32 = 11_040;
 
-/// Reason why no driver could be loaded.
+/// The reason why no driver could be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The loader found no driver: none is installed, or the container does not contain the driver.
+    /// The loader found no driver. None is installed, or the container does not include it.
     NotFound {
-        /// The names tried, in order.
+        /// The names that were tried, in order.
         tried: Vec<PathBuf>,
         /// The loader's reason for the last file, without the file's name.
         reason: String,
@@ -30,14 +30,15 @@ pub enum LoadError {
         /// Whether [`LIBRARY_VARIABLE`] names the library.
         by_variable: bool,
     },
-    /// The library lacks a required entry point.
+    /// The library does not have a required entry point.
     MissingSymbol(&'static CStr),
     /// The driver's version is below [`OLDEST_VERSION`].
     TooOld {
         /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
-    /// The driver did not start, for lack of a device (100), as a stub (34), or with another code.
+    /// The driver did not start: because there is no device (100), because the library is a stub
+    /// (34), or for another reason.
     Start(CuResult),
     /// Called in a forked child of a process that had a driver.
     Forked,

@@ -1,4 +1,4 @@
-//! Entry points of the driver that the program links: `cuda-driver-sys` passes `-lcuda` to the
+//! The entry points of the driver that the program links: `cuda-driver-sys` passes `-lcuda` to the
 //! linker.
 
 use super::table::Table;
@@ -11,7 +11,7 @@ const EMULATED_MARK: &CStr = c"cachalot_emulated_driver";
 /// Returns the linked driver's table, its origin for messages, and whether the driver is the
 /// emulated driver.
 pub(super) fn table() -> (Table, String, bool) {
-    // A symbol in use makes the linker keep the driver's library.
+    // A symbol that is used makes the linker keep the driver's library.
     core::hint::black_box(cuda_driver_sys::cuInit as *const c_void);
     // SAFETY: a function that a driver exports under a versioned name has the signature of the
     // versioned name. A linked library stays loaded.

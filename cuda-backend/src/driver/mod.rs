@@ -2,8 +2,8 @@
 //!
 //! Building needs no toolkit, no header and no driver. Entry points are resolved by exactly
 //! versioned names (`cuMemAlloc_v2`), so that a newer driver cannot return a function with another
-//! signature. If a driver lacks an optional entry point, only the feature that needs the entry
-//! point is missing.
+//! signature. If a driver does not have an optional entry point, only the feature that needs it is
+//! missing.
 
 pub mod result;
 pub mod table;
@@ -30,29 +30,29 @@ pub const LIBRARY_VARIABLE: &str = "CACHALOT_LIBCUDA";
 /// A started driver. Dereferences to the [`Table`] of entry points.
 ///
 /// A driver lives as long as the process, because driver code may run on the driver's own threads,
-/// and no code may call the driver at process exit. All threads and all devices share the driver.
+/// and no code may call the driver at process exit. All threads and all devices share it.
 #[derive(Debug)]
 pub struct Driver {
     /// The entry points.
     table: Table,
     /// The version reported by `cuDriverGetVersion`.
     version: u32,
-    /// Origin of the entry points, for messages.
+    /// The origin of the entry points, for messages.
     origin: String,
     /// Whether the library is the emulated driver of the tests.
     emulated: bool,
 }
 
 impl Driver {
-    /// Returns the driver of the process. Loads the library named by [`LIBRARY_VARIABLE`], else
-    /// `libcuda.so.1`, else `libcuda.so`. With the feature `linked`, uses the driver that the
-    /// program links and ignores the variable.
+    /// Returns the driver of the process. Loads the library that [`LIBRARY_VARIABLE`] names, or if
+    /// it is not set, `libcuda.so.1` or else `libcuda.so`. With the feature `linked`, uses the
+    /// driver that the program links and ignores the variable.
     ///
     /// The first successful call loads and starts the driver. Later calls return the same driver
     /// and make no driver call.
     ///
     /// # Errors
-    /// [`LoadError`]; the next call tries again.
+    /// [`LoadError`]. The next call tries again.
     pub fn load() -> Result<&'static Self, LoadError> {
         static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
         if let Some(driver) = DRIVER.get() {
@@ -71,8 +71,8 @@ impl Driver {
         Ok(DRIVER.get_or_init(|| driver))
     }
 
-    /// Loads the driver from the library at `path`. Each call loads the library anew, and never
-    /// unloads the library.
+    /// Loads the driver from the library at `path`. Each call loads the library anew, and it is
+    /// never unloaded.
     ///
     /// # Errors
     /// [`LoadError`].
@@ -94,7 +94,7 @@ impl Driver {
         Self::start(table, "the caller's table".to_owned(), false)
     }
 
-    /// Checks the required entry points and the version, starts the driver, and leaks the driver on
+    /// Checks the required entry points and the version, starts the driver, and leaks it on
     /// purpose.
     fn start(table: &Table, origin: String, emulated: bool) -> Result<&'static Self, LoadError> {
         if crate::fork::in_child() {
@@ -130,12 +130,12 @@ impl Driver {
         self.version
     }
 
-    /// Returns the origin of the entry points: the library's name as requested.
+    /// Returns the origin of the entry points: the name of the library as it was requested.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Returns whether the driver is the emulated driver of the tests, whose kernels are host
+    /// Returns whether the driver is the emulated driver of the tests, in which kernels are host
     /// functions.
     pub fn is_emulated(&self) -> bool {
         self.emulated
@@ -152,8 +152,8 @@ impl Driver {
         if code.is_success() { Ok(u32::try_from(count).unwrap_or(0)) } else { Err(code) }
     }
 
-    /// Returns the total memory of a device, in bytes. Creates no context; a query of the free
-    /// memory would need a context.
+    /// Returns the total memory of a device in bytes. Creates no context, which a query of the free
+    /// memory would need.
     ///
     /// # Errors
     /// The driver's code: 101 if the device does not exist.
@@ -169,7 +169,8 @@ impl Driver {
         if code.is_success() { Ok(bytes as u64) } else { Err(code) }
     }
 
-    /// Returns whether a device has virtual memory, as far as a question without a context tells.
+    /// Returns whether a device has virtual memory, as far as the driver can tell without a
+    /// context.
     pub fn has_virtual_memory(&self, ordinal: u32) -> bool {
         let mut device = CuDevice::default();
         let Ok(number) = c_int::try_from(ordinal) else { return false };
@@ -184,8 +185,8 @@ impl Driver {
             && value == 1
     }
 
-    /// Returns the UUID of a device, or of the MIG instance that the device is. `None` if the
-    /// driver does not tell.
+    /// Returns the UUID of a device, or of the MIG instance that the device is. Returns `None` if
+    /// the driver does not report it.
     pub(crate) fn uuid(&self, device: CuDevice) -> Option<[u8; 16]> {
         let mut uuid = CuUuid::default();
         // SAFETY: `uuid` outlives the call, which writes 16 bytes to it.
@@ -193,8 +194,8 @@ impl Driver {
         code.is_success().then(|| uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Describes a code by the driver's name and text, or by the number alone if the driver does
-    /// not know the code. Calls the driver.
+    /// Describes a code by the driver's name and text, or only by its number if the driver does not
+    /// know the code. Calls the driver.
     pub fn describe(&self, code: CuResult) -> String {
         let text = |write: &dyn Fn(*mut *const c_char) -> CuResult| -> Option<String> {
             let mut text: *const c_char = core::ptr::null();

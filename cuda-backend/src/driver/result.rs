@@ -1,13 +1,13 @@
-//! The driver's result codes, as integers. A code added by a newer driver is a value like any
+//! The driver's result codes, as integers. A code that a newer driver adds is a value like any
 //! other.
 
 use cachalot_core::{DeviceError, ErrorKind};
 use core::fmt;
 
-/// Result code of a driver call (`CUresult` in `cuda.h`).
+/// The result code of a driver call (`CUresult` in `cuda.h`).
 ///
-/// Every number is valid. The constants name the codes known to this crate; a newer driver may
-/// return other codes.
+/// Every number is valid. The constants name the codes that this crate knows, and a newer driver
+/// may return others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 #[must_use]
@@ -105,7 +105,7 @@ codes! {
     TENSOR_MEMORY_LEAK = 721;
     /// The attempted operation is not permitted.
     NOT_PERMITTED = 800;
-    /// The device or the system lacks the feature.
+    /// The device or the system does not have the feature.
     NOT_SUPPORTED = 801;
     /// The server that shares the device ended this client.
     MPS_CLIENT_TERMINATED = 810;
@@ -115,7 +115,7 @@ codes! {
     STREAM_CAPTURE_INVALIDATED = 901;
     /// The call would merge two captures.
     STREAM_CAPTURE_MERGE = 902;
-    /// The capture was not begun on this stream.
+    /// The capture was not started on this stream.
     STREAM_CAPTURE_UNMATCHED = 903;
     /// A branch of the capture was not joined.
     STREAM_CAPTURE_UNJOINED = 904;
@@ -125,7 +125,7 @@ codes! {
     STREAM_CAPTURE_IMPLICIT = 906;
     /// The event was last recorded in a capture.
     CAPTURED_EVENT = 907;
-    /// The capture was begun by another thread.
+    /// Another thread started the capture.
     STREAM_CAPTURE_WRONG_THREAD = 908;
     /// A device outside of CUDA failed while a CUDA device waited for it.
     EXTERNAL_DEVICE = 911;
@@ -144,8 +144,8 @@ impl CuResult {
     /// Returns whether every later call in the context would fail too, so that no call should be
     /// made.
     ///
-    /// Sticky are the codes after which `cuda.h` demands a new process, the codes of a destroyed or
-    /// ended context, the codes of failed hardware, and [`DEINITIALIZED`](Self::DEINITIALIZED).
+    /// These are the codes after which `cuda.h` demands a new process, those of a destroyed or
+    /// ended context, those of failed hardware, and [`DEINITIALIZED`](Self::DEINITIALIZED).
     #[must_use]
     pub const fn is_sticky(self) -> bool {
         matches!(
@@ -170,8 +170,8 @@ impl CuResult {
         )
     }
 
-    /// Classifies the code for the allocator's next step. Returns [`ErrorKind::Other`] for an
-    /// unknown code.
+    /// Returns the kind of the code, by which the allocator chooses its next step. Returns
+    /// [`ErrorKind::Other`] for an unknown code.
     #[must_use]
     pub const fn kind(self) -> ErrorKind {
         match self {
@@ -195,7 +195,8 @@ impl CuResult {
         DeviceError::new(self.kind(), self.0)
     }
 
-    /// Returns the code's name without prefix, if the code is known to this crate. Calls no driver.
+    /// Returns the name of the code without its prefix, if this crate knows the code. Calls no
+    /// driver.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::KNOWN.iter().find(|(_, code)| *code == self).map(|(name, _)| *name)

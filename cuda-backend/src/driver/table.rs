@@ -1,5 +1,5 @@
-//! Entry points of the driver: a table of optional function pointers, filled by exactly versioned
-//! names.
+//! The entry points of the driver: a table of optional function pointers, which is filled by
+//! exactly versioned names.
 //!
 //! The signatures are those of `cachalot-cuda-abi`.
 
@@ -20,9 +20,9 @@ cachalot_cuda_abi::table! {
         /// Reports the newest interface version that the driver supports: 1000 × major + 10 ×
         /// minor.
         required driver_get_version = cuDriverGetVersion;
-        /// Reports a code's name. If missing, messages carry the number alone.
+        /// Reports a code's name. If missing, messages have only the number.
         optional get_error_name = cuGetErrorName;
-        /// Reports a code's meaning. If missing, messages carry the number alone.
+        /// Reports a code's meaning. If missing, messages have only the name or the number.
         optional get_error_string = cuGetErrorString;
 
         /// Reports the device with an ordinal.
@@ -35,8 +35,8 @@ cachalot_cuda_abi::table! {
         optional device_get_name = cuDeviceGetName;
         /// Reports the device's total memory in bytes.
         optional device_total_mem = cuDeviceTotalMem_v2;
-        /// Reports the device's PCI bus id. If missing, reports lack the memory use of the whole
-        /// process.
+        /// Reports the device's PCI bus id. If missing, reports do not have the memory use of the
+        /// whole process.
         optional device_get_pci_bus_id = cuDeviceGetPCIBusId;
         /// Reports the device's UUID (11.4).
         optional device_get_uuid = cuDeviceGetUuid_v2;
@@ -54,7 +54,7 @@ cachalot_cuda_abi::table! {
         /// Reports an attribute of a pool. If missing, reports omit the default pool.
         optional mem_pool_get_attribute = cuMemPoolGetAttribute;
 
-        /// Retains the device's primary context, and creates the context if necessary.
+        /// Retains the device's primary context, and creates it if necessary.
         required device_primary_ctx_retain = cuDevicePrimaryCtxRetain;
         /// Releases the primary context once.
         required device_primary_ctx_release = cuDevicePrimaryCtxRelease_v2;
@@ -65,20 +65,21 @@ cachalot_cuda_abi::table! {
         /// Pops the topmost context from the calling thread's stack of contexts.
         required ctx_pop_current = cuCtxPopCurrent_v2;
         /// Reports the id of a context, which no other context of the process ever has (12.0). If
-        /// missing, a context that the program has reset and made anew is taken for the former one.
+        /// missing, a context that the program has reset and made anew is mistaken for the former
+        /// one.
         optional ctx_get_id = cuCtxGetId;
-        /// Reports the device of the current context. If missing, a context given by the caller is
-        /// not checked.
+        /// Reports the device of the current context. If missing, a context that the caller gives
+        /// is not checked.
         optional ctx_get_device = cuCtxGetDevice;
-        /// Waits for all work of the current context, and breaks captures. If missing, a full
-        /// device cannot be waited for without [`ctx_record_event`](Self::ctx_record_event).
+        /// Waits for all work of the current context, and breaks captures. If missing, there is no
+        /// wait for a full device without [`ctx_record_event`](Self::ctx_record_event).
         optional ctx_synchronize = cuCtxSynchronize;
-        /// Records an event behind all work of a context (12.5). If missing, a wait for the context
-        /// frees memory, which holds other threads' calls up.
+        /// Records an event after all work of a context (12.5). If missing, a wait for the context
+        /// frees memory, which blocks the calls of other threads.
         optional ctx_record_event = cuCtxRecordEvent;
         /// Replaces the topmost context of the calling thread's stack.
         optional ctx_set_current = cuCtxSetCurrent;
-        /// Creates a context, and pushes the context.
+        /// Creates a context, and pushes it.
         optional ctx_create = cuCtxCreate_v2;
         /// Destroys a context.
         optional ctx_destroy = cuCtxDestroy_v2;
@@ -126,7 +127,7 @@ cachalot_cuda_abi::table! {
         optional mem_address_free = cuMemAddressFree;
         /// Creates physical memory.
         optional mem_create = cuMemCreate;
-        /// Releases physical memory. The memory is freed once no mapping is left.
+        /// Releases physical memory. It is freed when no mapping is left.
         optional mem_release = cuMemRelease;
         /// Maps physical memory at reserved addresses.
         optional mem_map = cuMemMap;
@@ -140,13 +141,13 @@ cachalot_cuda_abi::table! {
 
         /// Creates an event.
         required event_create = cuEventCreate;
-        /// Records an event behind all work queued on a stream.
+        /// Records an event after all work queued on a stream.
         required event_record = cuEventRecord;
         /// Reports whether the work before the event is complete.
         required event_query = cuEventQuery;
         /// Waits until the work before the event is complete.
         required event_synchronize = cuEventSynchronize;
-        /// Destroys an event, at once or upon completion.
+        /// Destroys an event, at once or when it is complete.
         required event_destroy = cuEventDestroy_v2;
         /// Waits until a stream is empty.
         required stream_synchronize = cuStreamSynchronize;
@@ -160,8 +161,8 @@ cachalot_cuda_abi::table! {
         /// Swaps the calling thread's capture mode. If missing, a call made during a capture may
         /// invalidate the capture.
         optional thread_exchange_stream_capture_mode = cuThreadExchangeStreamCaptureMode;
-        /// Reports a stream's id, never used twice in a process (12.0). If missing, the reuse of a
-        /// handle is not detected.
+        /// Reports a stream's id, which is never used twice in a process (12.0). If missing, the
+        /// reuse of a handle is not detected.
         optional stream_get_id = cuStreamGetId;
         /// Reports a stream's context. Streams of another device need this entry and the following
         /// two.
@@ -170,7 +171,7 @@ cachalot_cuda_abi::table! {
         optional stream_wait_event = cuStreamWaitEvent;
         /// Creates a stream.
         optional stream_create = cuStreamCreate;
-        /// Destroys a stream, at once or when the stream is empty.
+        /// Destroys a stream, at once or when it is empty.
         optional stream_destroy = cuStreamDestroy_v2;
         /// Runs a host function in a stream's order.
         optional launch_host_func = cuLaunchHostFunc;
@@ -184,7 +185,7 @@ cachalot_cuda_abi::table! {
         /// Launches a kernel in a stream's order.
         optional launch_kernel = cuLaunchKernel;
 
-        /// Begins to capture a stream.
+        /// Starts to capture a stream.
         optional stream_begin_capture = cuStreamBeginCapture_v2;
         /// Ends a capture.
         optional stream_end_capture = cuStreamEndCapture;
@@ -196,11 +197,11 @@ cachalot_cuda_abi::table! {
         optional graph_exec_destroy = cuGraphExecDestroy;
         /// Destroys a graph.
         optional graph_destroy = cuGraphDestroy;
-        /// Reports the nodes right before a node of a graph (10.0). If missing, as the next entry
-        /// is, the order within a captured graph is not known.
+        /// Reports the nodes right before a node of a graph (10.0). If this and the next entry are
+        /// missing, the order within a captured graph is not known.
         optional graph_node_get_dependencies = cuGraphNodeGetDependencies;
-        /// Reports the nodes right before a node of a graph, also where dependencies have
-        /// properties (12.3).
+        /// Reports the nodes right before a node of a graph, even if dependencies have properties
+        /// (12.3).
         optional graph_node_get_dependencies_v2 = cuGraphNodeGetDependencies_v2;
     }
 }

@@ -1,4 +1,4 @@
-//! The table of the fake driver: which function is which entry point.
+//! The table of the fake driver, which says which function is which entry point.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Streams that capture, and marks in the graphs, over a graph of the fake driver.
+//! Tests of streams that capture and of marks in graphs, over a graph of the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -9,7 +9,7 @@ use cachalot_core::CaptureMark;
 /// Another stream of device 0.
 const OTHER: CuStream = CuStream(STREAM.0 + 0x100);
 
-/// The functions that tell the nodes before a node, the preferred one first.
+/// The functions that report the nodes before a node, the preferred one first.
 const DEPENDENCIES: [&str; 2] = ["cuGraphNodeGetDependencies_v2", "cuGraphNodeGetDependencies"];
 
 /// Adds a node after `before` to the graph, which becomes the end of a stream.
@@ -59,7 +59,7 @@ fn later_work_is_behind_a_mark_once_it_is_behind_every_end_of_the_mark() {
     assert!(is_behind(&device, STREAM, marked) && is_behind(&device, STREAM, later));
     let last = mark(&device, STREAM);
     assert!(!is_behind(&device, OTHER, last));
-    // Without marks nothing is remembered, and a removed mark has nothing after it.
+    // Without marks nothing is remembered, and nothing comes after a mark that was removed.
     for gone in [marked, later, last] {
         device.remove_mark(gone);
         assert!(!is_behind(&device, STREAM, gone));
@@ -141,7 +141,7 @@ fn ends_that_the_program_replaces_are_looked_at_anew() {
     work(STREAM, 2, &[1]);
     let marked = mark(&device, STREAM);
     assert!(is_behind(&device, STREAM, marked));
-    // As by cuStreamUpdateCaptureDependencies: the stream goes on from node 1, beside node 2.
+    // As cuStreamUpdateCaptureDependencies does: the stream goes on from node 1, parallel to node 2.
     work(STREAM, 3, &[1]);
     assert!(!is_behind(&device, STREAM, marked));
     assert_eq!(questions(|| assert!(!is_behind(&device, STREAM, marked))), 0, "once");
@@ -165,7 +165,7 @@ fn a_question_that_fails_is_asked_again() {
         assert_eq!(device.is_behind(id(STREAM), marked), Err(code.error()), "{skip}");
     }
     assert!(is_behind(&device, STREAM, marked));
-    // An error ends a mark that was to grow: its other ends would be forgotten.
+    // An error ends a mark that was to grow, because its other ends would be forgotten.
     for earlier in [None, Some(marked)] {
         let (function, when, code) = (Some("cuStreamGetCaptureInfo_v2"), When::Before, CuResult::UNKNOWN);
         fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false }));
@@ -208,7 +208,8 @@ fn no_event_is_recorded_on_a_capturing_stream() {
                 assert_eq!(device.is_capturing(number), Ok(true));
                 let refused = Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
                 assert_eq!(device.record(event, number), refused);
-                // A created stream may be gone: its context is waited for, which spoils no capture.
+                // A created stream may be gone, so its context is waited for, which breaks no
+                // capture.
                 let waited = if stream == STREAM { Ok(()) } else { refused };
                 assert_eq!(device.synchronize(number), waited);
                 // The report of a thread's own stream does not call the driver.

@@ -1,4 +1,4 @@
-//! Fills and reads of contents, and the wait for all work, over the fake driver.
+//! Tests of fills and reads of contents, and of the wait for all work, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -105,7 +105,7 @@ fn a_full_device_without_events_of_contexts_is_waited_for_in_the_driver() {
     fake::with(|fake| fake.room = Some(0));
     let made = waited(&device);
     assert!(!made.contains(&"cuMemFree_v2") && made.contains(&"cuCtxSynchronize"), "{made:?}");
-    // Another error is told, and nothing breaks a capture.
+    // Another error is reported, and nothing breaks a capture.
     fake::with(|fake| fake.room = None);
     fail("cuMemAlloc_v2", 0);
     let made = calls(|| assert_eq!(device.synchronize_all(), Err(CuResult::UNKNOWN.error())));

@@ -1,4 +1,4 @@
-//! The properties that drivers and devices report, over the fake driver.
+//! Tests of the properties that drivers and devices report, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -119,7 +119,7 @@ fn a_usual_stream_is_asked_and_recorded_on_without_its_context() {
         assert_eq!(device.is_idle(id(STREAM)), answer);
     }
     assert_eq!(device.is_idle(StreamId::DEFAULT), Ok(None));
-    // To ask for the id would break a capture.
+    // A query of the id would break a capture.
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::ACTIVE);
     let made = calls(|| {
         let refused = device.record(event, id(STREAM)).map_err(|error| error.kind);
@@ -129,7 +129,7 @@ fn a_usual_stream_is_asked_and_recorded_on_without_its_context() {
     let breaks = ["cuStreamGetId", "cuEventRecord", "cuStreamQuery"];
     assert!(!made.iter().any(|name| breaks.contains(name)), "{made:?}");
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::NONE);
-    // Another stream has the handle: only a wait reports the work of the first.
+    // Another stream has the handle, so only a wait shows the end of the work of the first one.
     fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
     let made = calls(|| assert_eq!(device.is_idle(id(STREAM)), Ok(None)));
     assert!(!made.contains(&"cuStreamQuery"), "{made:?}");

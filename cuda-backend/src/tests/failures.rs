@@ -1,4 +1,5 @@
-//! Contexts and capture modes on every path, sticky errors, forked children, old drivers, closing.
+//! Tests of contexts and capture modes on every path, sticky errors, forked children, old drivers,
+//! and closing.
 
 use super::*;
 use crate::driver::LoadError;
@@ -8,7 +9,8 @@ use crate::driver::types::{CuCaptureMode, CuContext};
 use crate::fake::{CONTEXT, FOREIGN_CONTEXT, Plan, When};
 use cachalot_core::{DeviceError, ErrorKind};
 
-/// States of the calling thread in a host: contexts, topmost last, and capture mode.
+/// Returns states of the calling thread in a host: its contexts, the topmost one last, and its
+/// capture mode.
 fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
     let stacks =
         [vec![], vec![FOREIGN_CONTEXT], vec![CONTEXT], vec![CONTEXT, FOREIGN_CONTEXT], vec![CuContext(CONTEXT.0 + 1)]];
@@ -16,8 +18,8 @@ fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
     stacks.iter().flat_map(|stack| modes.map(|mode| (stack.clone(), mode))).collect()
 }
 
-/// Runs an operation with the thread in the caller's state, and checks the restored state
-/// afterwards. Returns the result and the number of driver calls.
+/// Runs an operation with the thread in the caller's state, and checks afterwards that the state is
+/// restored. Returns the result and the number of driver calls.
 fn run(
     (name, operation): &Operation,
     (stack, mode): &(Vec<CuContext>, CuCaptureMode),
@@ -60,8 +62,8 @@ fn the_callers_context_and_capture_mode_survive_the_failure_of_any_call() {
             for (skip, function) in calls.iter().enumerate() {
                 for code in codes {
                     for when in [When::Before, When::After] {
-                        // If the restoring call itself failed without an effect, the state cannot
-                        // be restored.
+                        // If the call that restores the state has failed without an effect, the
+                        // state cannot be restored.
                         let restores = ["cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"];
                         if when == When::Before && restores.contains(function) {
                             continue;
@@ -181,7 +183,7 @@ fn closing_releases_the_context_and_the_streams_once() {
     assert_eq!(device.close(), Ok(()));
     assert!(fake::with(|fake| fake.streams.is_empty()));
     // The allocator destroys the two events of `prepared`; closing destroys the event after the
-    // retired stream, and the one that a wait for a stream has left.
+    // retired stream, and the one that is left from a wait for a stream.
     assert_eq!(fake::with(|fake| fake.events.len()), events - 2);
     assert_eq!(fake::with(|fake| (fake.retained, fake.contexts.len())), ([0, 1], 0));
     let closed = DeviceError::new(ErrorKind::Deinitialized, 4);
@@ -248,8 +250,8 @@ fn opening_fails_without_leaving_anything_behind() {
 fn a_forked_child_calls_nothing_and_takes_no_lock() {
     let device = device();
     let prepared = Prepared::new(&device);
-    // Locked across the fork, as by another thread: taking the lock in the child would block for
-    // ever.
+    // Locked across the fork, as another thread might do. Taking the lock in the child would block
+    // forever.
     let _spare = device.spare_events.lock();
     fake::with(|fake| fake.log.clear());
     // SAFETY: the child runs the operations, which return before taking a lock or calling the
@@ -271,7 +273,7 @@ fn a_forked_child_calls_nothing_and_takes_no_lock() {
     assert_eq!(device.health(), Ok(()), "the parent goes on");
 }
 
-/// Returns the fake's table without an entry.
+/// Returns the table of the fake without an entry.
 macro_rules! without {
     ($($name:ident)*) => {
         [$((stringify!($name), {

@@ -1,4 +1,4 @@
-//! Tests of contents in files: against a model, and with every step of a file failed once.
+//! Tests of contents in files, against a model, and with each step of a file failing once.
 
 use super::*;
 use crate::contents_file::FileStep;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// The length of a page: two and a half chunks.
 const PAGE: u64 = 320 << 10;
 
-/// A device whose contents go to files, and the folder.
+/// A device with contents that go to files, and their folder.
 struct ToFiles {
     device: CudaDevice,
     folder: TempDir,
@@ -45,7 +45,7 @@ fn at(page: u64) -> DevicePtr {
     DevicePtr((1 << 40) + page * PAGE)
 }
 
-/// Returns bytes that are other ones for each seed.
+/// Returns bytes that differ for each seed.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(|| random.u8(..)).take(PAGE as usize).collect()
@@ -65,7 +65,7 @@ fn finish(device: &CudaDevice) -> DeviceResult<()> {
     device.mark().and_then(|mark| device.finish(mark))
 }
 
-/// Saves pages as the allocator does. After a failure nothing is kept.
+/// Saves pages as the allocator does. Nothing is kept after a failure.
 fn park(device: &CudaDevice, pages: u64) -> DeviceResult<Vec<Saved>> {
     device.prepare(pages * PAGE, PAGE)?;
     let mut saved = Vec::new();
@@ -195,7 +195,7 @@ fn a_failure_is_told_to_every_mark_behind_it_until_it_was_told() {
     device.restore(saved[0], at(0), PAGE).expect("begun");
     let first = device.mark().expect("marked");
     let second = device.mark().expect("marked");
-    // Another thread that waits for the end of all copies hears of the failure, and asks again.
+    // Another thread that waits for the end of all copies gets the failure, and waits again.
     assert!(device.finish(second).is_err());
     assert_eq!(finish(device), Ok(()), "a mark behind the news");
     assert!(device.finish(first).is_err(), "the waker hears of it, too");
@@ -225,14 +225,14 @@ fn a_folder_that_is_not_there_is_named_and_nothing_is_prepared() {
     files.close();
 }
 
-/// Contents as the model knows them.
+/// Contents in the model.
 struct Known {
     name: Saved,
     bytes: Vec<u8>,
 }
 
 /// Parks and wakes random pages against a model, with random failures of the files. Returns the
-/// failures.
+/// number of failures.
 fn run_model(seed: u64) -> u32 {
     let files = to_files();
     let device = &files.device;
@@ -302,7 +302,7 @@ fn run_model(seed: u64) -> u32 {
     device.store.with_folder(|folder| folder.faults.end());
     for (page, Known { name, bytes }) in kept {
         device.restore(name, at(page), PAGE).expect("begun");
-        // The wait that reports an earlier failure is not this page's.
+        // The wait may report an earlier failure, which is not one of this page.
         finish(device).or_else(|_| finish(device)).expect("copied");
         assert!(shared_fake::bytes_at(at(page)) == bytes, "seed {seed}, page {page} at the end");
         device.forget(name);
@@ -356,7 +356,7 @@ fn a_chunk_with_a_copy_that_may_be_in_progress_is_never_used_again() {
     assert_eq!(device.finish(mark), failed);
     shared_fake::set_stuck(false);
     device.forget(saved);
-    // The threads of the park refuse later jobs, and their memory stays pinned forever.
+    // The threads of the park refuse later jobs, and their memory remains pinned forever.
     let saved = device.save(at(0), PAGE / 2).expect("room");
     assert_eq!(finish(device), failed);
     device.forget(saved);
@@ -389,7 +389,7 @@ fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
     let first = park(device, 1).expect("the stream of the copies is made");
     (0..MANY).for_each(|number| shared_fake::put(at(number), small(number)));
     device.prepare(MANY * SMALL, SMALL).expect("prepared");
-    // The threads come to a stop with their first jobs, and find the others in a row.
+    // The threads are blocked with their first jobs, and then find the others in a row.
     let saved: Vec<Saved> =
         shared_fake::held_up(|| (0..MANY).map(|number| device.save(at(number), SMALL).expect("room")).collect());
     finish(device).expect("copied");
@@ -404,7 +404,7 @@ fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
     files.close();
 }
 
-/// Contents of two and a half pieces in memory, each piece pinned by its own call.
+/// Contents of two and a half pieces in memory. Each piece is pinned by its own call.
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn long_contents_come_back_from_memory_whole_and_in_parts() {
@@ -440,7 +440,7 @@ fn long_contents_come_back_from_memory_whole_and_in_parts() {
         device.restore(saved[number], at, bytes.len() as u64).expect("begun");
         finish(device).expect("copied");
         assert!(shared_fake::bytes_at(at) == *bytes, "{number}");
-        // A part from the middle of a piece to the middle of the next but one.
+        // A part from the middle of one piece to the middle of the second one after it.
         let (from, length) = (3 << 20, 6 << 20);
         shared_fake::put(at, vec![0xee; bytes.len()]);
         device.restore_part(saved[number], from, at.offset(4096), length).expect("begun");

@@ -1,4 +1,4 @@
-//! Pinned memory of the host as a device, over the fake driver.
+//! Tests of pinned memory of the host as a device, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -64,7 +64,7 @@ fn host_memory_is_pinned_while_it_is_obtained() {
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn memory_that_the_driver_may_still_have_stays_mapped() {
     let host = host();
-    // Told of by the fake in the order of the calls.
+    // The fake lists them in the order of the calls.
     let registered = || fake::with(|fake| fake.pinned.keys().map(|&at| at as u64).next());
     fail("cuMemHostRegister_v2", When::Before);
     assert_eq!(host.obtain(BYTES), Err(CuResult::UNKNOWN.error()));
@@ -82,11 +82,11 @@ fn memory_that_the_driver_may_still_have_stays_mapped() {
         assert_eq!(host.release(kept, BYTES), Ok(()));
         fail("cuMemHostRegister_v2", When::Before);
         assert_eq!(host.obtain(BYTES), Err(CuResult::UNKNOWN.error()));
-        // The kernel has the place of the earlier memory for the next.
+        // The kernel uses the place of the earlier memory for the next.
         !is_mapped(kept.0)
     };
     assert!((0..20).any(is_unmapped_after_refusal));
-    // Nor can the registration be ended.
+    // The registration cannot be ended either.
     let mut table = fake::table();
     table.mem_host_unregister = Some(refuse);
     let host = HostDevice::open(fake::load(&table).expect("loads"), 0).expect("opens");
@@ -144,7 +144,7 @@ fn the_stream_of_the_host_has_no_work_and_calls_no_driver() {
     });
     assert_eq!(made, Vec::<&str>::new());
     assert_eq!(fake::with(|fake| fake.events[&(event.0 as usize)]), recorded);
-    // The host is ordered after work by waiting.
+    // To order the host after work, the call waits.
     let made = calls(|| assert_eq!(host.order_behind(HOST_STREAM, event), Ok(())));
     assert!(made.contains(&"cuEventSynchronize"), "{made:?}");
     assert_eq!(host.is_complete(event), Ok(true));

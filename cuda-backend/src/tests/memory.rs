@@ -1,4 +1,4 @@
-//! Memory, virtual memory, events and peers over the fake driver.
+//! Tests of memory, virtual memory, events and peers, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;

@@ -1,4 +1,4 @@
-//! Tests of the device over the fake driver: restored state, and handling of failures.
+//! Tests of the device over the fake driver, of the state that it restores, and of failures.
 
 mod captures;
 mod contents;
@@ -30,7 +30,7 @@ fn asking() -> CudaDevice {
     CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
-/// Opens the second device of the fake beside `first`, with the table of streams of `first`.
+/// Opens the second device of the fake, with the table of streams of `first`.
 fn second(first: &CudaDevice) -> CudaDevice {
     let options = DeviceOptions { streams: first.streams().clone(), ..DeviceOptions::default() };
     CudaDevice::open_with(first.driver(), 1, options).expect("the fake has two devices")
@@ -43,11 +43,10 @@ fn calls(body: impl FnOnce()) -> Vec<&'static str> {
     fake::with(|fake| core::mem::take(&mut fake.log))
 }
 
-/// A named operation of a device. The operation's inputs are prepared before the driver is made to
-/// fail.
+/// A named operation of a device. Its inputs are prepared before the driver is made to fail.
 type Operation = (&'static str, fn(&CudaDevice, &Prepared) -> DeviceResult<()>);
 
-/// Inputs of the operations.
+/// The inputs of the operations.
 struct Prepared {
     /// A segment.
     segment: DevicePtr,
@@ -59,7 +58,7 @@ struct Prepared {
     other_event: Event,
     /// A retired stream with incomplete work, and with an event after the work.
     retired: StreamId,
-    /// A stream whose handle was reused without a report.
+    /// A stream with a handle that was reused without a report.
     reused: StreamId,
     /// Another device.
     peer: CudaDevice,
@@ -95,7 +94,7 @@ fn id(stream: CuStream) -> StreamId {
     StreamId(stream.0 as u64)
 }
 
-/// Lists every operation with possible driver calls.
+/// Lists every operation that may call the driver.
 const OPERATIONS: &[Operation] = &[
     ("obtain", |device, _| device.obtain(512).map(drop)),
     ("release", |device, on| device.release(on.segment, 2 << 20)),

@@ -1,4 +1,4 @@
-//! Tests of the contents of parked memory: the owners of a region, and the return of a region.
+//! Tests of the contents of parked memory: who uses a region, and when it is given back.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -8,10 +8,10 @@ use cachalot_core::{Contents, ErrorKind, Saved};
 /// The length of a page of contents.
 const PAGE: u64 = 2 << 20;
 
-/// Memory of the device to be saved.
+/// Memory of the device that is saved.
 const AT: DevicePtr = DevicePtr(1 << 40);
 
-/// Prepares a region of one page, and saves one page to the region. Waits for the copy.
+/// Prepares a region of one page, and saves one page to it. Waits for the copy.
 fn parked(device: &CudaDevice) -> Saved {
     device.prepare(PAGE, PAGE).expect("prepared");
     let saved = device.save(AT, PAGE).expect("saved");
@@ -34,7 +34,7 @@ fn a_region_under_way_is_given_back_by_no_other_call() {
     let device = device();
     let earlier = parked(&device);
     device.prepare(2 * PAGE, PAGE).expect("prepared");
-    // What other threads do at any time.
+    // Other threads may do this at any time.
     device.forget(earlier);
     assert_eq!(device.retain_host_memory(0), Ok(()));
     assert_eq!(device.host_memory_for_contents(), (2 * PAGE, 0));
@@ -146,7 +146,7 @@ fn a_region_goes_back_without_a_wait_behind_a_mark_that_was_waited_for() {
         let saved = parked(&device);
         assert_eq!(waits(&|| device.forget(saved)), 0);
     }
-    // The copies of the second park have no mark, and one wait is for both.
+    // The copies of the second park have no mark, and one wait covers both.
     device.prepare(PAGE, PAGE).expect("prepared");
     let first = device.save(AT, PAGE).expect("saved");
     device.prepare(PAGE, PAGE).expect("prepared");
@@ -225,7 +225,7 @@ fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
         let code = CuResult::UNKNOWN;
         fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent }));
     };
-    // Registered, though the call has failed: the registration is ended.
+    // The memory is registered although the call has failed, so the registration is ended.
     plan(Some("cuMemHostRegister_v2"), When::After, false);
     assert_eq!(device.save(AT, PAGE), Err(CuResult::UNKNOWN.error()));
     assert!(fake::with(|fake| fake.pinned.is_empty()));
@@ -234,7 +234,7 @@ fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
     device.end_saves();
     assert_eq!(device.host_memory_for_contents(), (PAGE, PAGE));
     assert_eq!(device.retain_host_memory(0), Ok(()));
-    // Nor does the driver end the registration.
+    // The driver does not end the registration either.
     let mut table = fake::table();
     table.mem_host_unregister = None;
     let driver = fake::load(&table).expect("loads");
@@ -266,7 +266,8 @@ fn a_short_region_with_contents_stays_beside_a_park_of_longer_ones() {
     assert_eq!(device.host_memory_for_contents(), (5 * PAGE, 0));
     assert_eq!((device.restore(short, AT, PAGE), device.restore(long, AT, 4 * PAGE)), (Ok(()), Ok(())));
     device.forget(long);
-    // The long region is idle, too long for a page, and long enough for the next park of its kind.
+    // The long region is idle. It is too long for a page, and long enough for the next park of its
+    // kind.
     device.prepare(PAGE, PAGE).expect("prepared");
     device.end_saves();
     assert_eq!(device.host_memory_for_contents(), (6 * PAGE, 5 * PAGE));
@@ -312,8 +313,8 @@ fn parks_that_grow_do_not_pile_up_memory_of_the_host() {
         // Each growth adds a region, which may end in a place too short for a page.
         assert!(all <= 2 * pages * PAGE, "{pages} pages: {all} bytes");
     }
-    // A park of one part needs a region as long, and the regions that are too short for the part
-    // go.
+    // A park of one part needs a region that is as long, and the regions that are too short for the
+    // part are given back.
     for pages in [32, 40, 48] {
         device.prepare(pages * PAGE, pages * PAGE).expect("prepared");
         let saved = device.save(AT, pages * PAGE).expect("room was prepared");

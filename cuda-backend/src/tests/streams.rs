@@ -1,4 +1,4 @@
-//! Identity of streams: reused handles, default streams, streams of other devices.
+//! Tests of the identity of streams: reused handles, default streams, streams of other devices.
 
 use super::*;
 use crate::device_event::DeviceEvent;
@@ -10,13 +10,13 @@ use crate::shared_event::SharedEvent;
 use crate::streams::{Noted, Remaining};
 use cachalot_core::ErrorKind;
 
-/// Returns whether a call waited for the whole context, by the driver call that breaks no capture.
+/// Returns whether a call waited for the whole context with the driver call that breaks no capture.
 fn waited_for_context(made: &[&str]) -> bool {
     assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
     made.contains(&"cuMemFree_v2")
 }
 
-/// Returns the stream of an event's last recording.
+/// Returns the stream on which an event was recorded last.
 fn recorded_behind(event: Event) -> Option<CuStream> {
     fake::with(|fake| fake.events[&(event.0 as usize)].stream)
 }
@@ -63,8 +63,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
     let event = device.create_event().expect("an event");
     device.record(event, own).expect("recorded");
     assert_eq!(recorded_behind(event), Some(CuStream::PER_THREAD));
-    // Another thread's stream has no handle in this thread; the legacy stream is ordered after the
-    // other thread's stream.
+    // Another thread's stream has no handle in this thread, but the legacy stream is ordered after
+    // it.
     device.record(event, other).expect("recorded");
     assert_eq!(recorded_behind(event), Some(CuStream::LEGACY));
 }
@@ -115,7 +115,7 @@ fn the_host_waits_where_a_stream_could_miss_an_event() {
     device.record(event, id(STREAM)).expect("recorded");
     let (made, waits) = order(&device, id(STREAM), event);
     assert!(waits.is_empty() && made.contains(&"cuEventSynchronize"), "{made:?}, {waits:?}");
-    // For a stream the event is made for other processes, too. A driver that makes no more of them
+    // An event for a stream is made for other processes, too. A driver that makes no more of them
     // makes one for the host.
     let flags = |event: Event| fake::with(|fake| fake.events[&CudaDevice::cu_event(event).0].flags);
     let for_streams = device.create_order_event().expect("an event");
@@ -200,7 +200,7 @@ fn a_stream_that_the_driver_fails_to_look_at_is_not_taken_for_a_destroyed_one() 
     let failed = CuResult::UNKNOWN.error();
     assert_eq!((device.is_capturing(number), device.record(event, number)), (Err(failed), Err(failed)));
     assert_eq!(device.streams().handle(number), Some(STREAM));
-    // A driver that wants a context is asked again, and no other.
+    // Only a driver that wants a context is asked again.
     fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
     for (code, answer) in [(CuResult::UNKNOWN, Err(failed)), (CuResult::INVALID_CONTEXT, Ok(false))] {
         let (function, when) = (Some("cuStreamIsCapturing"), When::Before);
@@ -369,7 +369,7 @@ fn only_a_host_that_is_asked_reports_no_end_and_only_of_created_streams() {
     assert!(!asking.reports_end(number));
     assert!([StreamId::DEFAULT, own].into_iter().all(|stream| asking.reports_end(stream)));
     assert!(reported.reports_end(reported.stream_id(STREAM).expect("a number")));
-    // A stream that is known to be gone has nothing left to order.
+    // If a stream is known to be gone, there is nothing left to order.
     fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
     assert_ne!(asking.stream_id(STREAM), Ok(number));
     assert!(!asking.reports_end(number));
@@ -387,7 +387,7 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     });
     let event = device.create_event().expect("an event");
     device.record_announced(event, number).expect("recorded");
-    // Complete only once both are.
+    // It is complete only when both are.
     let set = |event: CuEvent, done| fake::with(|fake| fake.events.get_mut(&event.0).expect("an event").done = done);
     for open in events {
         events.iter().for_each(|&event| set(event, event != open));
@@ -397,7 +397,7 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     assert_eq!(device.is_complete(event), Ok(true));
 }
 
-/// A stream that is used all the time holds no block up for good.
+/// A stream that is used all the time does not delay a block forever.
 #[test]
 fn a_block_waits_for_the_work_announced_before_its_free_and_no_later_work() {
     let device = asking();
@@ -494,7 +494,7 @@ fn an_id_that_is_told_late_is_not_taken_for_that_of_the_next_stream() {
     let number = streams.number(STREAM).expect("a number");
     let uses = crate::in_use::InUse::new();
     // As in a call that asked the driver before the end of the stream was reported. The report
-    // waits for the call.
+    // waits for this call.
     let late = Handle::held(STREAM, number, uses.begin(number.0, 0));
     assert_eq!(streams.retire(STREAM, None), Some(number));
     let next = streams.number(STREAM).expect("a number");
@@ -545,7 +545,7 @@ fn a_stream_that_the_driver_fails_to_identify_is_not_taken_for_the_earlier_one()
         assert_eq!(device.record(event, old), Err(code.error()));
     }
     assert_ne!(device.stream_id(STREAM), Ok(old));
-    // The host reports the ends: the number is known.
+    // The host reports the ends, so the number is known.
     let device = self::device();
     fail(CuResult::UNKNOWN);
     let event = device.create_event().expect("an event");
@@ -660,7 +660,8 @@ fn another_devices_failure_is_not_this_ones() {
     let device = device();
     let event = device.create_event().expect("an event");
     let (code, when) = (CuResult::ILLEGAL_ADDRESS, When::Before);
-    // The first event created during the recording belongs to the other device's context.
+    // The first event that is created during the recording belongs to the context of the other
+    // device.
     fake::with(|fake| {
         fake.plan = Some(Plan { function: Some("cuEventCreate"), skip: 0, code, when, permanent: false });
     });
@@ -668,7 +669,8 @@ fn another_devices_failure_is_not_this_ones() {
     assert_eq!(device.health(), Ok(()));
 }
 
-/// A host that reports the ends of its own streams may serve others', whose ends nobody reports.
+/// A host that reports the ends of its own streams may serve streams of others, and nobody reports
+/// the ends of those.
 #[test]
 fn a_stream_that_the_device_was_told_of_may_end_without_a_report() {
     let device = device();

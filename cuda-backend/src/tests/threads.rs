@@ -1,5 +1,6 @@
-//! Tests of threads over one device: ends of streams beside uses of their numbers, uses announced
-//! by several threads, and parks beside give-backs; without failures and with failures of any call.
+//! Tests of threads over one device: streams end while their numbers are used, several threads
+//! announce uses, and memory is parked while memory is given back; without failures and with
+//! failures of any call.
 
 use super::*;
 use crate::shared_fake::{self, SharedFake};
@@ -8,11 +9,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::path::Path;
 use std::sync::{Mutex, RwLock};
 
-/// Number of streams at a time. A separate thread ends each stream.
+/// The number of streams at a time. A separate thread ends each stream.
 const LINES: usize = 3;
-/// Number of threads with calls.
+/// The number of threads that make calls.
 const CALLERS: usize = 3;
-/// Calls of each thread. Miri takes a thousand times as long.
+/// The number of calls of each thread. Miri takes a thousand times as long.
 const CALLS: usize = if cfg!(miri) { 30 } else { 500 };
 
 /// A piece of work on the stream with the number.
@@ -62,7 +63,7 @@ fn end(device: &CudaDevice, events: [Event; CALLERS]) -> (Vec<String>, usize) {
     (violations, events)
 }
 
-/// Ends streams on some threads, each stream reported by its own thread, and makes calls on other
+/// Ends streams on some threads, each of which reports its own stream, and makes calls on other
 /// threads. Returns the number of failed calls.
 fn end_streams_beside_calls(device: &CudaDevice, events: [Event; CALLERS]) -> usize {
     let lines: Vec<_> = (0..LINES).map(|_| begin_line(device)).collect();
@@ -192,8 +193,8 @@ fn announced_work_is_waited_for_also_beside_failures() {
     }
 }
 
-/// Parks and wakes a page, and gives up the contents. After a failure, the function ends the park
-/// as the allocator does.
+/// Parks and wakes a page, and gives up the contents. After a failure, ends the park as the
+/// allocator does.
 fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     const PAGE: u64 = 64 << 10;
     let at = DevicePtr(1 << 40);
@@ -214,7 +215,7 @@ fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     result
 }
 
-/// Parks on a thread, while others give memory back and wait for copies. `folder`: the folder of
+/// Parks on a thread, while others give memory back and wait for copies. `folder` is the folder of
 /// the contents.
 fn park_beside_give_backs(folder: Option<&Path>) {
     let fake = shared_fake::start();
@@ -244,7 +245,7 @@ fn park_beside_give_backs(folder: Option<&Path>) {
         shared_fake::set_faults(0);
         assert_eq!(failed.into_inner() > 0, percent > 0);
         let closed = device.close();
-        // The close reports a registration whose end failed.
+        // `close` reports a registration that could not be ended.
         assert!(closed.is_ok() || percent > 0, "{closed:?}");
         let (violations, [events, pinned, _]) = shared_fake::left();
         assert_eq!(violations, Vec::<String>::new(), "{percent} percent");

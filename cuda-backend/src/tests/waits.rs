@@ -1,4 +1,4 @@
-//! Waits for all work of a context, also while the device has no memory left.
+//! Tests of waits for all work of a context, even while the device has no memory left.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -6,7 +6,7 @@ use crate::driver::types::CuCaptureStatus;
 use crate::fake::{CONTEXT, Plan, When};
 use cachalot_core::ErrorKind;
 
-/// Lets the device have memory for `room` more allocations.
+/// Leaves the device memory for `room` more allocations.
 fn leave_room(room: usize) {
     fake::with(|fake| fake.room = Some(room));
 }
@@ -16,7 +16,7 @@ fn allocations() -> usize {
     fake::with(|fake| fake.memory.len())
 }
 
-/// Waits for a created stream, which may be gone. Returns the result and the calls.
+/// Waits for a created stream, which may be gone. Returns the result and the driver calls.
 fn wait(device: &CudaDevice) -> (DeviceResult<()>, Vec<&'static str>) {
     let mut result = Ok(());
     let made = calls(|| result = device.synchronize(id(STREAM)));
@@ -43,7 +43,7 @@ fn a_full_device_is_waited_for_without_new_memory() {
 fn a_device_without_a_byte_is_an_error_and_recovers() {
     let device = asking();
     let kept = allocations();
-    // Whatever a wait frees, another part of the program obtains.
+    // Another part of the program obtains whatever a wait frees.
     let plan = |plan| fake::with(|fake| fake.plan = plan);
     let (code, when) = (CuResult::OUT_OF_MEMORY, When::Before);
     plan(Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: true }));
@@ -149,7 +149,7 @@ fn another_contexts_bytes_serve_waits_there() {
     let number = first.stream_id(FOREIGN_STREAM).expect("a number");
     leave_room(0);
     assert_eq!(first.synchronize(number), Ok(()));
-    // A context that no device is open in has no bytes.
+    // A context without an open device has no bytes.
     let nowhere = crate::context::Context::new(first.driver(), crate::driver::types::CuContext(CONTEXT.0 + 9));
     let refused = crate::context_wait::wait_for_context(&nowhere, first.streams().kept_bytes());
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::OutOfMemory));
@@ -180,7 +180,8 @@ fn a_capture_that_begins_before_the_recording_is_not_waited_for() {
     assert!(!made.contains(&"cuStreamGetId"), "breaks a capture: {made:?}");
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::NONE);
     assert_eq!(device.synchronize(stream), Ok(()), "the event is recorded again");
-    // A capture that has started and ended since has the event: the driver refuses to wait for it.
+    // The event belongs to a capture that has started and ended meanwhile, so the driver refuses to
+    // wait for it.
     for (code, kind) in
         [(CuResult::INVALID_VALUE, ErrorKind::NotPermittedInCapture), (CuResult::UNKNOWN, ErrorKind::Other)]
     {
