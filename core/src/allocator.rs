@@ -462,9 +462,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         trimmed
     }
 
-    /// Replaces the configuration of every device, except for the policy. Blocks and segments do
-    /// not change, and neither does the limit: to apply a memory fraction in `config`, call
-    /// [`DeviceSettings::set_memory_fraction`].
+    /// Replaces the configuration of every device, except for what an allocator keeps from its
+    /// start: the policy, and what is done to blocks for debugging (`guard`, `zero`, `pattern`,
+    /// `canary`). Blocks and segments do not change, and neither does the limit: to apply a memory
+    /// fraction in `config`, call [`DeviceSettings::set_memory_fraction`].
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
         for arena in self.arenas.published() {

@@ -120,12 +120,14 @@ impl<R: Lock> Settings<R> {
         own.unwrap_or_else(|| present.clone())
     }
 
-    /// Replaces the program's own configuration, which the caller must apply. Settings found by a
-    /// search are dropped.
+    /// Replaces the program's own configuration, which the caller must apply, except for the
+    /// settings of the debug layer. Settings found by a search are dropped.
     pub(crate) fn replace(&self, config: &Config, tuning: &Ranked<R, TuningState>) {
         let mut present = self.config.lock();
         let mut state = tuning.lock();
-        *present = config.clone();
+        let mut next = config.clone();
+        next.keep_debug_settings(&present);
+        *present = next;
         state.own = None;
         state.serial += 1;
         state.report.is_tuned = false;

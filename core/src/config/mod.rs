@@ -224,6 +224,13 @@ impl Config {
         self.planned = planned;
     }
 
+    /// Takes over what an allocator keeps from its start for the debug layer: `guard`, `zero`,
+    /// `pattern` and `canary`.
+    pub(crate) const fn keep_debug_settings(&mut self, start: &Self) {
+        (self.guard, self.canary) = (start.guard, start.canary);
+        (self.zero, self.pattern) = (start.zero, start.pattern);
+    }
+
     /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same size. Call this
     /// before setting the two sizes that must not be smaller.
     ///

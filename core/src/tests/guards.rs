@@ -67,6 +67,24 @@ fn the_settings_of_guards_are_written_as_they_are_read_and_stay() {
 }
 
 #[test]
+fn a_configuration_without_the_settings_of_guards_leaves_them_on() {
+    for text in ["guard:all", "guard:after,pattern:165,canary:True", "zero:on_alloc,canary:True"] {
+        let allocator = allocator(text);
+        let old = malloc(&allocator, 100);
+        allocator.configure(&Config::parse("max_split_size_mb:64").unwrap());
+        let config = allocator.settings(DEVICE).unwrap().config();
+        assert_eq!(config.to_string(), std::format!("max_split_size_mb:64,{text}"));
+        // A guarded block is unmapped, and one with a canary is checked, as it would have been.
+        let new = malloc(&allocator, 100);
+        for block in [old, new] {
+            allocator.free(block).unwrap();
+            settle(&allocator);
+            assert_eq!(device(&allocator).is_accessible(block, 1), !text.contains("guard"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_freed_block_stays_mapped_until_the_work_known_at_the_free_is_complete() {
     for config in ["guard:all", "guard:after", "guard:before", "guard:sampled:1", "policy:bfc,guard:all"] {
         let allocator = allocator(config);
