@@ -17,8 +17,12 @@ impl<P: Platform> Heaps<P> {
     /// while threads allocate, the snapshot does not show a single moment of the whole device.
     pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
-            let mut copied = Copied { device: DeviceIndex(self.device()), sites, segments: &mut *segments };
+            // Lock order: registry, then a heap. The number of a pool that ends may name another
+            // one, unless the registry is locked until the heap is copied.
+            let registry = self.registry.lock();
             let heap = self.lock(slot);
+            let pool = registry.pools.get(heap.pool as usize).map_or(PoolId::DEFAULT, |pool| pool.id);
+            let mut copied = Copied { device: DeviceIndex(self.device()), pool, sites, segments: &mut *segments };
             let sub_blocks = copied.sub_blocks(&heap);
             for (number, segment) in heap.segments() {
                 if heap.suballocator.is_some() {
@@ -27,24 +31,15 @@ impl<P: Platform> Heaps<P> {
                     copied.add_segment(&heap, segment);
                 }
             }
-            let pool = heap.pool as usize;
-            drop(heap);
-            // The registry is locked before heaps, so the pool's name is filled in afterwards.
-            let id = self.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
-            for segment in segments.iter_mut().rev().take_while(|segment| segment.pool == UNNAMED) {
-                segment.pool = id;
-            }
         }
     }
 }
 
-/// A placeholder for the pool's name while a heap is locked, because the registry must not be
-/// locked under a heap's lock.
-const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);
-
-/// The segments of a device that have been copied into a snapshot so far.
+/// The segments of a device that have been copied into a snapshot so far, and the pool of the next
+/// ones.
 struct Copied<'a, R: Lock> {
     device: DeviceIndex,
+    pool: PoolId,
     sites: &'a CallSites<R>,
     segments: &'a mut Vec<SnapshotSegment>,
 }
@@ -89,7 +84,7 @@ impl<R: Lock> Copied<'_, R> {
             parked: 0,
             stream: heap.stream,
             kind: heap.rules.kind,
-            pool: UNNAMED,
+            pool: self.pool,
             is_expandable: false,
             site: self.sites.segment(DevicePtr(entry.base)),
             blocks,
@@ -121,7 +116,7 @@ impl<R: Lock> Copied<'_, R> {
                     parked: 0,
                     stream: heap.stream,
                     kind: heap.rules.kind,
-                    pool: UNNAMED,
+                    pool: self.pool,
                     is_expandable: backing != Backing::Ordinary,
                     site: self.sites.segment(address),
                     blocks: Vec::new(),
