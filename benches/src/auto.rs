@@ -2,14 +2,13 @@
 //! and the best static setting of each program. Nothing is timed, so the figures are the same on
 //! every machine.
 
-use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{Config, TuneReport};
 use cachalot_replay::program::{DEVICE, LeftOut, OnDevice, Operation, Program, Run, Settings, Subject};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{Options, Part, Parts, tune};
+use cachalot_tests::figures::Table;
 use cachalot_tuner::live::{Limits, Tuner};
-use comfy_table::Table;
 use std::sync::Arc;
 
 /// Memory of the device, which no program fills.
@@ -187,11 +186,14 @@ pub fn program(trace: &Trace) -> Result<Program, String> {
     Ok(program)
 }
 
-/// Runs every program alone, and two in turn, and returns the tables.
+/// The tables, by name, and the sentence of the page about all programs.
+pub type Report = ([(&'static str, Table); 3], String);
+
+/// Runs every program alone, and two in turn.
 ///
 /// # Errors
 /// The first program that cannot be run, as a text.
-pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: AutoExtent) -> Result<String, String> {
+pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: AutoExtent) -> Result<Report, String> {
     let programs: Vec<Program> = traces.iter().map(program).collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
     for (trace, program) in traces.iter().zip(&programs) {
@@ -206,14 +208,12 @@ pub fn report(traces: &[Trace], in_turn: [&str; 2], extent: AutoExtent) -> Resul
     // Two passes of each before the next, so that a phase is longer than the trial of its settings.
     let turns: Vec<&Program> = (0..extent.passes * 2).map(|pass| phases[pass / 2 % 2]).collect();
     let turn = row(&format!("{} and {}", in_turn[0], in_turn[1]), &turns, extent)?;
-    Ok(format!(
-        "{}\n## By program\n\n{}\n\n## What tuning did\n\n{}\n\n## Two programs in turn\n\n{}\n\n{}\n",
-        sentence(&rows),
-        by_program(rows.iter().chain([&turn])),
-        what_was_done(rows.iter().chain([&turn])),
-        "Two passes of each program in turn, on one allocator. Reserved memory on average over each pass, in MiB.",
-        by_pass(&turn, in_turn)
-    ))
+    let tables = [
+        ("by_program", by_program(rows.iter().chain([&turn]))),
+        ("tuning", what_was_done(rows.iter().chain([&turn]))),
+        ("in_turn", by_pass(&turn, in_turn)),
+    ];
+    Ok((tables, sentence(&rows)))
 }
 
 fn row(name: &str, passes: &[&Program], extent: AutoExtent) -> Result<ThreeRuns, String> {
@@ -238,8 +238,8 @@ fn sentence(rows: &[ThreeRuns]) -> String {
     };
     format!(
         "Of the distance between the default and the best static setting, `tune:auto` covers {:.0} % on average over {} \
-         programs with a distance of 0.5 % or more, and {:.0} % of the sum of all bytes. The worst program is {} on average, \
-         and {} at the end, beside the default.\n",
+         programs with a distance of 0.5 % or more, and {:.0} % of the sum of all bytes. The worst program is {} % on average, \
+         and {} % at the end, beside the default.\n",
         mean * 100.0,
         covered.len(),
         gained / gap.max(1.0) * 100.0,
@@ -253,7 +253,7 @@ fn mib(bytes: f64) -> String {
 }
 
 fn change(part: f64) -> String {
-    format!("{:+.1} %", part * 100.0).replace('-', "−")
+    format!("{:+.1}", part * 100.0)
 }
 
 fn by_program<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
@@ -261,14 +261,14 @@ fn by_program<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
         "program",
         "settings",
         "mean MiB",
-        "beside default",
+        "mean beside default, %",
         "end MiB",
-        "beside default",
+        "end beside default, %",
         "driver ms",
         "stall ms",
-        "covered",
+        "covered, %",
     ];
-    let mut table = table(2, header);
+    let mut table = Table::new(header);
     for row in rows {
         let best = if row.best.0.is_empty() { "the default" } else { row.best.0.as_str() };
         let runs = [("default", &row.default), (best, &row.best.1), ("tune:auto", &row.auto)];
@@ -284,7 +284,7 @@ fn by_program<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
                 beside(|figures| figures.end_bytes as f64),
                 format!("{:.2}", figures.driver_ns as f64 / 1e6),
                 format!("{:.2}", figures.stall_ns as f64 / 1e6),
-                covered.map_or(String::new(), |part| format!("{:.0} %", part * 100.0)),
+                covered.map_or(String::new(), |part| format!("{:.0}", part * 100.0)),
             ]);
         }
     }
@@ -302,7 +302,7 @@ fn what_was_done<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
         "taken back",
         "given back MiB",
     ];
-    let mut table = table(2, header);
+    let mut table = Table::new(header);
     for row in rows {
         let TuneReport { searches, candidates, switches, held, taken_back, given_back_bytes, .. } = row.auto.tuning;
         let last = row.auto.passes.last().map_or("", |pass| pass.settings.as_str());
@@ -315,7 +315,7 @@ fn what_was_done<'a>(rows: impl Iterator<Item = &'a ThreeRuns>) -> Table {
 }
 
 fn by_pass(row: &ThreeRuns, names: [&str; 2]) -> Table {
-    let mut table = table(3, ["pass", "program", "settings of `tune:auto`", "default", "best static", "`tune:auto`"]);
+    let mut table = Table::new(["pass", "program", "settings of `tune:auto`", "default", "best static", "`tune:auto`"]);
     for (number, pass) in row.auto.passes.iter().enumerate() {
         let settings = if pass.settings.is_empty() { "the default".to_owned() } else { format!("`{}`", pass.settings) };
         let of = |figures: &Figures| mib(figures.passes[number].mean_bytes);

@@ -1,12 +1,12 @@
-//! Section of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation
+//! Table of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation
 //! against driver time for a range of budgets, as a table and a picture.
 
 use crate::stitching::{Manner, StitchingExtent, run, summarise};
-use crate::tables::table;
 use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::DriverTime;
 use cachalot_replay::replay::ReplayError;
 use cachalot_replay::trace::Trace;
+use cachalot_tests::figures::Table;
 use plotters::prelude::*;
 use std::error::Error;
 
@@ -73,9 +73,8 @@ impl Frontier {
         Ok(Self(settings.iter().enumerate().map(point).collect()))
     }
 
-    /// Returns the section. The section has a link to the picture if `picture` is the name of the
-    /// picture's file.
-    pub fn section(&self, picture: Option<&str>) -> String {
+    /// Returns the table.
+    pub fn table(&self) -> Table {
         let header = [
             "`compact`",
             "`large_segment_size_mb`",
@@ -88,20 +87,13 @@ impl Frontier {
             "out of memory",
             "on the frontier",
         ];
-        let mut table = table(1, header);
+        let mut table = Table::new(header);
         for point in &self.0 {
             let settings = [point.budget.unwrap_or("off").to_owned(), point.segment.to_string()];
             let on_frontier = if self.is_on_frontier(point) { "yes" } else { "" };
             table.add_row(settings.into_iter().chain(point.cells.clone()).chain([on_frontier.to_owned()]));
         }
-        let link = picture.map_or(String::new(), |file| {
-            format!("\n\n![Utilisation against steady driver time for each budget of `compact`]({file})")
-        });
-        format!(
-            "## Without virtual memory: the frontier of compact\n\nThe caching policy on all programs as below, for a range of \
-             budgets. *on the frontier*: no other row has a higher utilisation at no more steady driver time, or less steady driver time at \
-             no lower utilisation.\n\n{table}{link}\n"
-        )
+        table
     }
 
     /// Returns whether no point is better in one respect and as good in the second.
@@ -194,20 +186,15 @@ mod tests {
         let traces = Trace::load_bytes(Path::new("growing.csv"), RECORD.as_bytes()).unwrap();
         let extent = StitchingExtent { passes: 3, limit_factor: 1.05 };
         let frontier = Frontier::measure(&traces, &["0.05", "1"], extent).unwrap();
-        let text = frontier.section(Some("picture.svg"));
-        let row = |wanted: &str| {
-            let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
-            let is = |line: &str| cells(line).join(",").trim_matches(',') == wanted;
-            assert!(text.lines().any(is), "{wanted:?} in\n{text}");
-        };
+        let table = frontier.table();
+        let row = |wanted: &str| assert!(table.rows.iter().any(|row| row.join(",") == wanted), "{wanted} in\n{table}");
         // Segments of 30 and 40 MiB, kept, for 32.9 and 33.9 µs; both forever.
-        row("off,20,0.5714,0.5714,growing,33.416,0.000,0.03,0");
+        row("off,20,0.5714,0.5714,growing,33.416,0.000,0.03,0,");
         // The first is released for the second, in 35.7 µs: the device has finished with it, as a
         // new event tells.
         row("0.05,20,1.0000,1.0000,growing,51.474,0.000,0.07,0,yes");
         // Both are within twice the most in use.
-        row("1,20,0.5714,0.5714,growing,33.416,0.000,0.03,0");
-        assert!(text.ends_with("](picture.svg)\n") && !frontier.section(None).contains("!["), "{text}");
+        row("1,20,0.5714,0.5714,growing,33.416,0.000,0.03,0,");
         let image = frontier.draw().unwrap();
         assert!(image.starts_with("<svg") && image.contains("segments of 40 MiB"), "{image}");
         // A point for each of three rows and two sizes of segments, and one for each size in the

@@ -1,19 +1,18 @@
 //! The cost of a step among growing numbers of objects: the table of `tests/results/growth.md`.
 
 use crate::measure::Clock;
-use crate::tables::table;
 use cachalot_core::Error;
 use cachalot_instructions::growth::{PROGRAMS, Program};
+use cachalot_tests::figures::Table;
 
 /// Measures every program with each of `counts` objects, `rounds` times. Returns the table.
 ///
 /// # Errors
 /// The errors of the allocator.
-pub fn report(counts: &[u64], rounds: usize) -> Result<String, Error> {
+pub fn report(counts: &[u64], rounds: usize) -> Result<Table, Error> {
     let counted = counts.iter().map(|count| format!("{count} objects"));
-    let header: Vec<String> =
-        ["objects", "configuration", "step"].map(str::to_owned).into_iter().chain(counted).collect();
-    let mut table = table(3, header.iter().map(String::as_str).chain(["growth"]));
+    let header = ["objects", "configuration", "step"].map(str::to_owned).into_iter().chain(counted);
+    let mut table = Table::new(header.chain(["growth".to_owned()]));
     for program in &PROGRAMS {
         let columns: Vec<Vec<f64>> =
             counts.iter().map(|&count| medians(program, count, rounds)).collect::<Result<_, Error>>()?;
@@ -25,7 +24,7 @@ pub fn report(counts: &[u64], rounds: usize) -> Result<String, Error> {
             table.add_row(names.map(str::to_owned).into_iter().chain(cells));
         }
     }
-    Ok(table.to_string())
+    Ok(table)
 }
 
 /// Returns the nanoseconds of a step of each phase, the median of the rounds.
@@ -52,7 +51,7 @@ mod tests {
     fn every_step_of_every_program_has_a_row() {
         let table = report(&[10, 20], 1).expect("the device has the memory");
         let steps: usize = PROGRAMS.iter().map(|program| program.phases.len()).sum();
-        assert_eq!(table.lines().count(), steps + 2, "{table}");
-        assert!(table.lines().next().is_some_and(|line| line.contains("20 objects")));
+        assert_eq!(table.rows.len(), steps, "{table}");
+        assert!(table.header.contains(&"20 objects".to_owned()), "{table}");
     }
 }

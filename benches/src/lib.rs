@@ -32,6 +32,5 @@ pub mod report;
 pub mod settings;
 pub mod stitching;
 pub mod subject;
-mod tables;
 pub mod threads;
 pub mod workload;

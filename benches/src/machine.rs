@@ -1,27 +1,31 @@
-//! Description of the machine and the run, and the file of the results.
+//! Description of the machine and the run, and the files of the results.
 
-use cachalot_tests::figures;
+use cachalot_tests::figures::Table;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// Writes a report in Markdown, and the figures of its tables as CSV next to the report.
+/// Writes tables into a folder as CSV, by name, with the head of their page. Without a folder,
+/// prints them.
 ///
 /// # Errors
 /// The errors of the file system.
-pub fn write(path: &Path, text: &str) -> io::Result<()> {
-    cachalot_atomic_file::write(path, |to| writeln!(to, "{text}"))?;
-    let Some(figures) = figures::csv(text) else { return Ok(()) };
-    // A device or a stream has no file next to it.
-    if path.metadata()?.is_file() {
-        cachalot_atomic_file::write(&path.with_extension("csv"), |to| to.write_all(figures.as_bytes()))?;
+pub fn write<'a>(folder: Option<&Path>, tables: impl IntoIterator<Item = (&'a str, Table)>) -> io::Result<()> {
+    for (name, table) in std::iter::once(("head", describe())).chain(tables) {
+        let Some(folder) = folder else {
+            println!("{name}:\n\n{table}");
+            continue;
+        };
+        fs::create_dir_all(folder)?;
+        let file = folder.join(name).with_extension("csv");
+        cachalot_atomic_file::write(&file, |to| to.write_all(table.csv().as_bytes()))?;
     }
     Ok(())
 }
 
-/// Describes the machine and the run, as lines of Markdown.
-pub fn describe() -> String {
+/// Describes the machine and the run: the head of a page.
+fn describe() -> Table {
     let commit = match run("git", &["rev-parse", "--short", "HEAD"]) {
         Some(commit) if run("git", &["status", "--porcelain", "core"]).is_some() => {
             format!("{commit}, with changes in `core`")
@@ -33,17 +37,17 @@ pub fn describe() -> String {
     let mut command = std::env::args();
     let program = command.next().unwrap_or_default();
     let program = program.rsplit('/').next().unwrap_or_default();
-    let command: Vec<String> = command.collect();
-    let lines = [
-        ("machine", format!("{}, {cores} cores", processor())),
-        ("system", system()),
-        ("compiler", run("rustc", &["--version"]).unwrap_or_default()),
-        ("date", run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()),
-        ("commit", commit),
-        ("command", format!("`cargo run --release -p cachalot-benches --bin {program} {}`", command.join(" "))),
-        ("other load", format!("{} programs ready to run, over the last minute", load())),
-    ];
-    lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")
+    let command = ["--bin".to_owned(), program.to_owned(), "--".to_owned()].into_iter().chain(command);
+    let command = command.collect::<Vec<_>>().join(" ");
+    let mut head = Table::list();
+    head.add_row(["machine".to_owned(), format!("{}, {cores} cores", processor())]);
+    head.add_row(["system".to_owned(), system()]);
+    head.add_row(["compiler".to_owned(), run("rustc", &["--version"]).unwrap_or_default()]);
+    head.add_row(["date".to_owned(), run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()]);
+    head.add_row(["commit".to_owned(), commit]);
+    head.add_row(["command".to_owned(), format!("`cargo run --release -p cachalot-benches {command}`")]);
+    head.add_row(["other load".to_owned(), format!("{} programs ready to run, over the last minute", load())]);
+    head
 }
 
 /// Runs a command, and returns the output, or `None` if the command fails or prints no text.

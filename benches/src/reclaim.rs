@@ -2,13 +2,12 @@
 //! without `reclaim:auto`. The simulated device's clock gives the time, so the figures are the same
 //! on every machine.
 
-use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, DeviceIndex, Error, Host, ReclaimStats};
 use cachalot_replay::program::{LeftOut, OnDevice, Operation, Program, Run, Settings, Subject};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
-use comfy_table::Table;
+use cachalot_tests::figures::Table;
 
 /// The configuration to compare with.
 const DEFAULT: &str = "";
@@ -200,7 +199,7 @@ fn program_of(trace: &Trace) -> Result<Program, ReplayError> {
 /// # Errors
 /// The first program that cannot be run, or whose call an allocator refused for another reason than
 /// lack of memory.
-pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<String, ReplayError> {
+pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<[(&'static str, Table); 3], ReplayError> {
     let refused = |trace: &Trace, error: Error| ReplayError::Refused(BadInput::whole(&trace.file, error.to_string()));
     let programs = traces.iter().map(program_of).collect::<Result<Vec<_>, _>>()?;
     let mut rows = Vec::new();
@@ -208,11 +207,11 @@ pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<Stri
         let run = |config: &str, limit| alone(program, config, limit, pace);
         rows.push(each(run).map_err(|error| refused(trace, error))?);
     }
-    let mut by_program = table(2, HEADER);
+    let mut by_program = Table::new(HEADER);
     for (trace, row) in traces.iter().zip(&rows) {
         add_rows(&mut by_program, &trace.name, row, |outcome| outcome.end as f64);
     }
-    let mut turns = table(2, HEADER.map(|name| if name == "end MiB" { "second MiB" } else { name }));
+    let mut turns = Table::new(HEADER.map(|name| if name == "end MiB" { "second MiB" } else { name }));
     for &[first, second] in pairs {
         let run = |config: &str, limit| in_turn([&programs[first], &programs[second]], config, limit, pace);
         let row = each(run).map_err(|error| refused(&traces[first], error))?;
@@ -220,12 +219,7 @@ pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<Stri
             outcome.second
         });
     }
-    Ok(format!(
-        "## All programs\n\nIn relation to the default: geometric means over {} programs, and the worst program.\n\n{}\n\n\
-         ## By program\n\n{by_program}\n\n## Two programs in turn\n\n{turns}\n",
-        traces.len(),
-        summary(&rows)
-    ))
+    Ok([("summary", summary(&rows)), ("by_program", by_program), ("in_turn", turns)])
 }
 
 const HEADER: [&str; 10] = [
@@ -235,7 +229,7 @@ const HEADER: [&str; 10] = [
     "mean MiB",
     "end MiB",
     "driver ms",
-    "of the time",
+    "of the time, %",
     "stall ms",
     "given back MiB",
     "too early",
@@ -252,7 +246,7 @@ fn add_rows(table: &mut Table, name: &str, row: &[Outcome], end: impl Fn(&Outcom
             mebibytes(outcome.mean),
             mebibytes(end(outcome)),
             format!("{:.1}", outcome.driver_ns as f64 / 1e6),
-            format!("{:.4} %", outcome.share() * 100.0),
+            format!("{:.4}", outcome.share() * 100.0),
             format!("{:.2}", outcome.stall_ns as f64 / 1e6),
             mebibytes(stats.given_back as f64),
             format!("{} of {}", stats.too_early_units, stats.given_back_units),
@@ -264,8 +258,8 @@ fn add_rows(table: &mut Table, name: &str, row: &[Outcome], end: impl Fn(&Outcom
 /// time.
 fn summary(rows: &[Vec<Outcome>]) -> Table {
     let header =
-        ["configuration", "mean", "worst", "end", "worst", "peak", "worst", "time", "worst", "most driver time"];
-    let mut summary = table(1, header);
+        ["configuration", "mean", "worst mean", "end", "worst end", "peak", "worst peak", "time", "worst time"];
+    let mut summary = Table::new(header.into_iter().chain(["most driver time, %"]));
     for (number, config) in CONFIGS.iter().enumerate() {
         let of = |figure: fn(&Outcome) -> f64| {
             let relations: Vec<f64> = rows.iter().map(|row| figure(&row[number]) / figure(&row[0])).collect();
@@ -280,7 +274,7 @@ fn summary(rows: &[Vec<Outcome>]) -> Table {
             |outcome| outcome.time_us as f64,
         ];
         let most = rows.iter().map(|row| row[number].share()).fold(0.0, f64::max);
-        let cells = figures.into_iter().flat_map(of).chain([format!("{:.4} %", most * 100.0)]);
+        let cells = figures.into_iter().flat_map(of).chain([format!("{:.4}", most * 100.0)]);
         summary.add_row([title(config).to_owned()].into_iter().chain(cells));
     }
     summary
@@ -300,15 +294,13 @@ mod tests {
     fn pauses_and_phases_are_told_apart() {
         let traces = Trace::load_bytes(Path::new("small.csv"), RECORD.as_bytes()).unwrap();
         let pace = Pace { passes: 2, run_ms: 1000, pause_ms: 20_000, upkeep_ms: 50, upkeep_us: 2000 };
-        let text = report(&traces, &[[0, 0]], pace).unwrap();
-        let cells = |config: &str| {
-            let row = text.lines().find(|line| line.starts_with("| small ") && line.contains(&format!("| {config} ")));
-            row.expect(config).split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
-        };
+        let [_, (_, by_program), _] = report(&traces, &[[0, 0]], pace).unwrap();
+        let cells =
+            |config: &str| by_program.rows.iter().find(|row| row[0] == "small" && row[1] == config).expect(config);
         let (default, auto) = (cells("default"), cells("reclaim:auto"));
         // The block of 2 MiB takes the place of the large one, which is free.
-        assert_eq!(default[3..6], ["200", "200", "200"], "{text}");
-        assert_eq!((auto[3].as_str(), auto[5].as_str()), ("200", "0"), "{text}");
-        assert!(auto[4].parse::<u64>().unwrap() < 100, "{text}");
+        assert_eq!(default[2..5], ["200", "200", "200"], "{by_program}");
+        assert_eq!((auto[2].as_str(), auto[4].as_str()), ("200", "0"), "{by_program}");
+        assert!(auto[3].parse::<u64>().unwrap() < 100, "{by_program}");
     }
 }

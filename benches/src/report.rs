@@ -4,11 +4,9 @@ use crate::crowd::{Crowd, Layout, SIZES};
 use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
-use crate::tables::table;
 use crate::threads::{self, Streams, THREADS, Team};
 use cachalot_core::MIB;
-use comfy_table::Table;
-use std::fmt::Write as _;
+use cachalot_tests::figures::Table;
 use std::path::Path;
 
 /// Cell of a subject without support for the workload.
@@ -32,9 +30,15 @@ fn find(timings: &Timings, name: &str) -> Option<Timing> {
     timings.iter().find(|(subject, _)| *subject == name).map(|&(_, timing)| timing)
 }
 
+/// Returns the columns of a median and the quartiles.
+fn full_header(name: &str) -> [String; 3] {
+    [name.to_owned(), format!("{name} from"), format!("{name} to")]
+}
+
 /// Formats the median and the quartiles.
-fn full(timing: Option<Timing>) -> String {
-    timing.map_or(NONE.into(), |Timing { lower, median, upper }| format!("{median:.1} ({lower:.1}–{upper:.1})"))
+fn full(timing: Option<Timing>) -> [String; 3] {
+    let figures = |Timing { lower, median, upper }| [median, lower, upper].map(|figure| format!("{figure:.1}"));
+    timing.map_or([NONE.to_owned(), String::new(), String::new()], figures)
 }
 
 fn median(timing: Option<Timing>) -> String {
@@ -59,20 +63,24 @@ fn size(bytes: u64) -> String {
 /// the rest.
 fn subject_columns(of: &Timings) -> Vec<String> {
     let (ours, baseline) = (find(of, OURS), find(of, BASELINE));
-    let mut columns = vec![full(ours), full(baseline), ratio(baseline, ours)];
+    let mut columns: Vec<String> = full(ours).into_iter().chain(full(baseline)).collect();
+    columns.push(ratio(baseline, ours));
     let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != BASELINE);
     columns.extend(rest.map(|name| median(find(of, name))));
     columns
 }
 
-fn subject_header() -> impl Iterator<Item = &'static str> {
+/// Returns a header: the first columns, and those of all subjects.
+fn subject_header<const N: usize>(first: [&str; N]) -> impl Iterator<Item = String> {
     let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != BASELINE);
-    [OURS, BASELINE, "ratio"].into_iter().chain(rest)
+    let of_subjects = full_header(OURS).into_iter().chain(full_header(BASELINE));
+    let rest = ["ratio"].into_iter().chain(rest).map(str::to_owned);
+    first.map(str::to_owned).into_iter().chain(of_subjects).chain(rest)
 }
 
 /// Measures `malloc` and `free` of a cached block, by size.
-pub fn pairs(effort: Effort) -> String {
-    let mut table = table(2, ["request", "state"].into_iter().chain(subject_header()));
+pub fn pairs(effort: Effort) -> Table {
+    let mut table = Table::new(subject_header(["request", "state"]));
     for bytes in SIZES {
         for (state, crowd) in [("split", Some(Crowd::alone(bytes))), ("exact", Crowd::new(Layout::Equal, bytes, 1))] {
             let Some(crowd) = crowd else { continue };
@@ -80,18 +88,13 @@ pub fn pairs(effort: Effort) -> String {
             table.add_row([size(bytes), state.into()].into_iter().chain(subject_columns(&timings)));
         }
     }
-    format!(
-        "## Pair\n\nNanoseconds for `malloc` and `free` of a cached block: median (quartiles). *split*: nothing else is held, so that \
-         the block is split off a larger one and made one with the rest again (64 MiB fill their segment, and are not \
-         split; the buddies split the whole arena down to the request). *exact*: one free block of that size between held \
-         ones. *ratio*: the `BTreeSet`'s time in ours.\n\n{table}\n"
-    )
+    table
 }
 
 /// Measures pairs among free blocks.
-pub fn crowds(effort: Effort) -> String {
-    let mut table =
-        table(2, ["request", "layout", "free blocks"].into_iter().chain(subject_header()).chain(["growth"]));
+pub fn crowds(effort: Effort) -> Table {
+    let header = subject_header(["request", "layout", "free blocks"]).chain(["growth".to_owned()]);
+    let mut table = Table::new(header);
     let mut all = Vec::new();
     for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::ALL.map(|layout| (bytes, layout))) {
         let mut lanes = Vec::new();
@@ -113,23 +116,21 @@ pub fn crowds(effort: Effort) -> String {
         let growth = ratio(find(timings, OURS), find(&all[*least].3, OURS));
         table.add_row(columns.into_iter().chain(subject_columns(timings)).chain([growth]));
     }
-    format!(
-        "## Crowded\n\nThe pair with free blocks around, each between held ones. *equal*: all of the requested size. *distinct*: each of \
-         another (the small pool has only 2,048 sizes). *mixture*: at random. *drawn*: the requests are at random, too, \
-         so that every pair meets other blocks, and caches fewer of them. *growth*: our time in that with 10 free blocks. \
-         The buddy heap walks its lists, and is left out among 100,000; `offset-allocator` ends at 2 TiB.\n\n\
-         {table}\n"
-    )
+    table
 }
 
 /// Measures the other policies: pairs by size, and pairs among free blocks.
-pub fn policies(effort: Effort) -> String {
+pub fn policies(effort: Effort) -> [Table; 2] {
     let columns = |of: &Timings| -> Vec<String> {
-        let policies = POLICIES.into_iter().map(|name| full(find(of, name)));
+        let policies = POLICIES.into_iter().flat_map(|name| full(find(of, name)));
         policies.chain(PEERS.into_iter().map(|name| median(find(of, name)))).collect()
     };
-    let header = || POLICIES.into_iter().chain(PEERS);
-    let mut pairs = table(2, ["request", "state"].into_iter().chain(header()));
+    let header = |first: &[&str]| {
+        let first: Vec<String> = first.iter().map(|&name| name.to_owned()).collect();
+        let policies = POLICIES.into_iter().flat_map(full_header);
+        first.into_iter().chain(policies).chain(PEERS.into_iter().map(str::to_owned))
+    };
+    let mut pairs = Table::new(header(&["request", "state"]));
     for bytes in SIZES {
         for (state, crowd) in [("split", Some(Crowd::alone(bytes))), ("exact", Crowd::new(Layout::Equal, bytes, 1))] {
             let Some(crowd) = crowd else { continue };
@@ -137,7 +138,7 @@ pub fn policies(effort: Effort) -> String {
             pairs.add_row([size(bytes), state.into()].into_iter().chain(columns(&timings)));
         }
     }
-    let mut crowds = table(2, ["request", "layout", "free blocks"].into_iter().chain(header()).chain(["growth"]));
+    let mut crowds = Table::new(header(&["request", "layout", "free blocks"]).chain(["growth".to_owned()]));
     for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::ALL.map(|layout| (bytes, layout))) {
         let mut lanes = Vec::new();
         let mut lengths = Vec::new();
@@ -155,57 +156,47 @@ pub fn policies(effort: Effort) -> String {
             crowds.add_row(row.chain([growth]));
         }
     }
-    format!(
-        "## Policies\n\nThe pair with the other policies, as above and with the same lock and statistics. \
-         *growth*: each policy's time in that with 10 free blocks. What slabs do not serve (above 512 KiB) the caching \
-         rules do.\n\n{pairs}\n\n{crowds}\n"
-    )
+    [pairs, crowds]
 }
 
 /// Measures recorded programs.
-pub fn replays(programs: &[Program], effort: Effort) -> String {
-    let first = ["program", "operations", "device calls"];
-    let mut table = table(1, first.into_iter().chain(subject_header()));
+pub fn replays(programs: &[Program], effort: Effort) -> Table {
+    let mut table = Table::new(subject_header(["program", "operations", "device calls"]));
     for program in programs {
         let timings = timings(lanes(program), effort);
         let operations = crate::workload::Workload::operations(program).to_string();
         let columns = [program.name.clone(), operations, program.device_calls().to_string()];
         table.add_row(columns.into_iter().chain(subject_columns(&timings)));
     }
-    format!(
-        "## Replay\n\nNanoseconds an operation, `malloc` or `free`, of recorded programs under their own configuration and limit, once the \
-         cache holds what they need. *device calls*: how often one more run calls the device for memory all the same. The \
-         `BTreeSet` knows neither limits nor expandable segments; the others know no streams and no configuration.\n\n{table}\n"
-    )
+    table
 }
 
 /// Measures every lock, with fewer threads than cores and with more.
-pub fn threads(effort: Effort) -> String {
-    let mut text = "## Threads\n\nNanoseconds an operation, of all threads together, by the lock of a heap: each thread fills 64 slots in turn with \
-                    blocks of 512 bytes to 64 KiB, on a stream of its own or all on one.\n"
-        .to_owned();
-    for (clock, counts) in [(Clock::Wall, "all time counts"), (Clock::Process, "the processors' time")] {
+pub fn threads(effort: Effort) -> [Table; 2] {
+    [Clock::Wall, Clock::Process].map(|clock| {
         let mut table: Option<Table> = None;
         for (streams, name) in [(Streams::Own, "own"), (Streams::Shared, "shared")] {
             for threads in THREADS {
                 let timings = timings(threads::lanes(Team { threads, streams, clock }), effort);
-                let header = ["threads", "streams"].into_iter().chain(timings.iter().map(|&(lock, _)| lock));
-                let times = timings.iter().map(|&(_, timing)| full(Some(timing)));
+                let locks = timings.iter().flat_map(|&(lock, _)| full_header(lock));
+                let header = ["threads", "streams"].map(str::to_owned).into_iter().chain(locks);
+                let times = timings.iter().flat_map(|&(_, timing)| full(Some(timing)));
                 let row = [threads.to_string(), name.into()].into_iter().chain(times);
-                table.get_or_insert_with(|| self::table(0, header)).add_row(row);
+                table.get_or_insert_with(|| Table::new(header)).add_row(row);
             }
         }
-        write!(text, "\n{counts}:\n\n{}\n", table.unwrap_or_default()).expect("a string takes everything");
-    }
-    text
+        table.unwrap_or_default()
+    })
 }
 
-/// Counts the instructions of a pair with the binary at `program`.
-pub fn instructions(program: &Path) -> String {
+/// Counts the instructions a pair takes with the binary at `program`, the loop around it included:
+/// with no free block beside the one it splits, with one of exactly its size, and with 1,000 of
+/// those. Returns no rows without `valgrind`.
+pub fn instructions(program: &Path) -> Table {
+    let mut table = Table::new(["request", "free blocks"].into_iter().chain(SUBJECTS));
     if !cachalot_instructions::available() {
-        return String::new();
+        return table;
     }
-    let mut table = table(0, ["request", "free blocks"].into_iter().chain(SUBJECTS));
     for bytes in SIZES {
         for around in [0, 1, 1000] {
             let counts = (0..SUBJECTS.len()).map(|subject| {
@@ -216,8 +207,5 @@ pub fn instructions(program: &Path) -> String {
             table.add_row([size(bytes), around.to_string()].into_iter().chain(counts));
         }
     }
-    format!(
-        "## Instructions\n\nInstructions a pair takes, the loop around it included, counted by `valgrind`: with no free block beside the one \
-         it splits, with one of exactly its size, and with 1,000 of those.\n\n{table}\n"
-    )
+    table
 }

@@ -2,13 +2,12 @@
 //! programs under each policy, and the driver's estimated time. Nothing is timed, so the figures
 //! are the same on every machine.
 
-use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{CompareOptions, Contender, Figures, compare};
 use cachalot_replay::program::{DriverTime, LeftOut};
 use cachalot_replay::replay::ReplayError;
 use cachalot_replay::trace::{BadInput, Trace};
-use comfy_table::Table;
+use cachalot_tests::figures::Table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -117,10 +116,14 @@ pub fn default_programs(folder: &Path) -> Result<Vec<Trace>, BadInput> {
 /// # Errors
 /// The first program that cannot be run, or that an allocator refused other than for lack of
 /// memory.
-pub fn report(traces: &[Trace], contenders: &[Contender], extent: StitchingExtent) -> Result<String, ReplayError> {
+pub fn report(
+    traces: &[Trace],
+    contenders: &[Contender],
+    extent: StitchingExtent,
+) -> Result<Vec<(&'static str, Table)>, ReplayError> {
     let header =
         ["variation", "policy", "utilisation", "worst", "of", "cold µs", "steady µs", "stall ms", "out of memory"];
-    let mut summary = table(2, header);
+    let mut summary = Table::new(header);
     let mut programs = None;
     for (name, manner) in extent.variations() {
         let rows = run(traces, contenders, manner)?;
@@ -131,12 +134,7 @@ pub fn report(traces: &[Trace], contenders: &[Contender], extent: StitchingExten
         }
         programs.get_or_insert_with(|| by_program(traces, contenders, &rows));
     }
-    Ok(format!(
-        "## All programs\n\nGeometric mean of the utilisation over {} programs, the worst program, and the driver's time over all \
-         allocations.\n\n{summary}\n\n## By program\n\n{}\n",
-        traces.len(),
-        programs.unwrap_or_else(|| table(2, [""]))
-    ))
+    Ok([("summary", summary)].into_iter().chain(programs.map(|programs| ("by_program", programs))).collect())
 }
 
 /// Runs every program with every contender in one way. Where freed memory is reusable at once, the
@@ -192,7 +190,7 @@ fn by_program(traces: &[Trace], contenders: &[Contender], rows: &[FigureRow]) ->
         "steady µs",
         "stall ms",
     ];
-    let mut table = table(2, header);
+    let mut table = Table::new(header);
     for (trace, row) in traces.iter().zip(rows) {
         for (contender, figures) in contenders.iter().zip(row) {
             let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
@@ -237,15 +235,9 @@ mod tests {
     fn each_variation_and_each_program_has_a_row_for_each_policy() {
         let traces = Trace::load_bytes(Path::new("small.csv"), RECORD.as_bytes()).unwrap();
         let contenders = POLICIES[..2].iter().map(|text| Contender::parse(text).unwrap()).collect::<Vec<_>>();
-        let text = report(&traces, &contenders, StitchingExtent { passes: 3, limit_factor: 1.05 }).unwrap();
-        let row = |cells: &str| {
-            let cells: Vec<&str> = cells.split(", ").collect();
-            let is = |line: &str| {
-                let found: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
-                found == cells
-            };
-            assert!(text.lines().any(is), "{cells:?} in\n{text}");
-        };
+        let tables = report(&traces, &contenders, StitchingExtent { passes: 3, limit_factor: 1.05 }).unwrap();
+        let rows: Vec<_> = tables.iter().flat_map(|(_, table)| &table.rows).collect();
+        let row = |cells: &str| assert!(rows.iter().any(|row| row.join(", ") == cells), "{cells} in\n{rows:#?}");
         // 6 MiB live; segments of 2 and 20 MiB, for 31 and 32 µs.
         row("as below, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
         row("graphs in the default pool, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
@@ -256,8 +248,8 @@ mod tests {
         row(&format!("{both}, caching, 0.2727, 0.2727, small, 47.500, 32.000, 0.03, 0"));
         row("reusable at `c`, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
         row("small, caching, 2, 6.0, 22.0, 0.2727, 31.500, 0.000, 0.03");
-        let is_limited = |line: &str| line.starts_with("| hard limit of 1.05 × peak live ") && line.contains(":True |");
-        assert!(text.lines().any(is_limited), "{text}");
+        let is_limited = |row: &&Vec<String>| row[0] == "hard limit of 1.05 × peak live" && row[1].ends_with(":True");
+        assert!(rows.iter().any(is_limited), "{rows:#?}");
     }
 
     #[test]

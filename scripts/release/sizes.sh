@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Measures how large the library makes a C program, for tests/results/sizes.md: some seconds after a build.
+# Measures how large the library makes a C program, for tests/results/sizes/: some seconds after a build.
 #
 #   cargo build --release -p cachalot-library
-#   scripts/release/sizes.sh target/release OUT.md     writes the table
+#   scripts/release/sizes.sh target/release OUT        writes head.csv and sizes.csv into OUT
 #   scripts/release/sizes.sh --check target/release    fails if a size differs from the table's by more than a tenth
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-table=$root/tests/results/sizes.md
+table=$root/tests/results/sizes/sizes.csv
 check=
 if [ "${1:-}" = --check ]; then
   check=yes
   shift
 fi
-from=$(readlink -f "${1:?usage: sizes.sh [--check] FOLDER [OUT.md]}")
+from=$(readlink -f "${1:?usage: sizes.sh [--check] FOLDER [OUT]}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -36,28 +36,30 @@ megabytes() { awk -v bytes="$(stat -Lc %s "$1")" 'BEGIN { printf "%.2f", bytes /
 
 if [ -n "$check" ]; then
   while IFS='|' read -r file what; do
-    # The row of the table: | what | MB |
-    known=$(awk -F ' *[|] *' -v what="$what" '$2 == what { print $3 }' "$table")
+    # The row of the table: "what",MB
+    known=$(grep -F "\"$what\"," "$table" | sed 's/.*,//' || true)
     now=$(megabytes "$work/$file")
     if ! awk -v now="$now" -v known="${known:-0}" 'BEGIN { exit !(now <= known * 1.1 && now >= known * 0.9) }'; then
-      echo "$what: $now MB, and ${known:-no size} in tests/results/sizes.md: measure anew with scripts/release/sizes.sh" >&2
+      echo "$what: $now MB, and ${known:-no size} in tests/results/sizes/sizes.csv: measure anew with scripts/release/sizes.sh" >&2
       exit 1
     fi
   done <<<"$rows"
   exit 0
 fi
 
+out=${2:?usage: sizes.sh FOLDER OUT}
+mkdir -p "$out"
+cat >"$out/head.csv" <<END
+what,is
+machine,any x86-64; a size depends on the compilers
+compilers,"$(rustc --version), $(cc --version | head -n 1)"
+date,$(date -u +%Y-%m-%d)
+commit,${CACHALOT_COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)}
+command,"\`cargo build --release -p cachalot-library\`, then \`scripts/release/sizes.sh target/release OUT\`; \`--check\` holds the table against a build"
+END
 {
-  echo "# Sizes of programs"
-  echo
-  echo "* machine: any x86-64; a size depends on the compilers"
-  echo "* compilers: $(rustc --version), $(cc --version | head -n 1)"
-  echo "* date: $(date -u +%Y-%m-%d); commit: ${CACHALOT_COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)}"
-  echo "* command: \`cargo build --release -p cachalot-library\`, then \`scripts/release/sizes.sh target/release OUT.md\`; \`--check\` holds the table against a build"
-  echo
-  echo "| program | MB |"
-  echo "| --- | --- |"
+  echo program,MB
   while IFS='|' read -r file what; do
-    echo "| $what | $(megabytes "$work/$file") |"
+    echo "\"$what\",$(megabytes "$work/$file")"
   done <<<"$rows"
-} >"${2:?usage: sizes.sh FOLDER OUT.md}"
+} >"$out/sizes.csv"

@@ -3,7 +3,8 @@
 //!
 //! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house trust`.
 
-use cachalot_tests::figures::{csv, grouped};
+use crate::sources;
+use cachalot_tests::figures::{Table, grouped};
 use cachalot_tests::generated;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -54,14 +55,18 @@ const CLAIMS: [Claim; 7] = [
         command: "tests/arithmetic.sh proofs",
         figure: |cells| {
             let not_proven = cells.column("proven").filter(|&proven| proven != "yes").count();
-            format!("{} proofs of {} claims, {not_proven} open", cells.sum("proofs"), cells.column("proven").count())
+            format!(
+                "{} proofs of {} claims, {not_proven} open",
+                grouped(cells.sum("proofs")),
+                cells.column("proven").count()
+            )
         },
     },
     Claim {
         sentence: "The functions of the code are their definitions, one size after the other",
         results: "arithmetic",
         command: "tests/arithmetic.sh sizes",
-        figure: |cells| format!("{} values, {} wrong", cells.sum("sizes"), cells.sum("wrong")),
+        figure: |cells| format!("{} values, {} wrong", grouped(cells.sum("sizes")), cells.sum("wrong")),
     },
     Claim {
         sentence: "Every driver call fails in turn: no crash, hang, overlap, wrong byte or unexplained leak",
@@ -81,9 +86,8 @@ const CLAIMS: [Claim; 7] = [
         results: "mutants",
         command: "tests/mutants.sh CRATE",
         figure: |cells| {
-            let sum = |name: &str| number(&cells.sum(name));
-            let noticed = sum("by the campaign") + sum("by a test since") + sum("by another judge");
-            let (of, first) = (grouped(sum("with an effect")), cells.sum("by the campaign"));
+            let noticed = cells.sum("by the campaign") + cells.sum("by a test since") + cells.sum("by another judge");
+            let [of, first] = ["with an effect", "by the campaign"].map(|name| grouped(cells.sum(name)));
             format!("{} of {of} with an effect noticed, {first} of them by the campaigns", grouped(noticed))
         },
     },
@@ -93,7 +97,12 @@ const CLAIMS: [Claim; 7] = [
         command: "tests/coverage.py",
         figure: |cells| {
             let all = cells.rows.iter().find(|row| row.values().any(|value| value == "all")).expect("a row of all");
-            format!("{} % of lines, {} % of {} directions", all["% run"], all["% taken"], all["directions"])
+            format!(
+                "{} % of lines, {} % of {} directions",
+                all["% run"],
+                all["% taken"],
+                grouped(number(&all["directions"]))
+            )
         },
     },
 ];
@@ -115,39 +124,31 @@ const KINDS: [(&str, &str); 7] = [
     ("changes of the code", "Small changes, one at a time; a finding is a change that no test notices, not judged yet"),
 ];
 
-/// Cells of a file of results: the list above the first table, and the rows of all tables.
-#[derive(Default)]
+/// The tables of a page of results: the list above the first table, and the rows of all tables.
 struct Cells {
-    head: String,
+    head: Table,
     rows: Vec<BTreeMap<String, String>>,
 }
 
 impl Cells {
     fn read(name: &str) -> Self {
-        let mut cells = Self::default();
-        let mut at = (String::new(), String::new());
-        let path = Path::new(ROOT).join("tests/results").join(name).with_extension("md");
-        let figures = csv(&fs::read_to_string(path).expect("Markdown is text")).expect("the file has tables");
-        for line in csv::Reader::from_reader(figures.as_bytes()).records() {
-            let line = line.expect("five fields");
-            let (table, row, column, value) = (&line[1], &line[2], &line[3], &line[4]);
-            if table == "0" {
-                let _ = write!(cells.head, "{column}: {value}; ");
-                continue;
+        let mut cells = Self { head: Table::list(), rows: Vec::new() };
+        for (path, text) in sources::texts(&format!("tests/results/{name}"), &["csv"]) {
+            let table = Table::read(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            if path.ends_with("head.csv") {
+                cells.head = table;
+            } else {
+                let row = |row: &Vec<String>| table.header.iter().cloned().zip(row.iter().cloned()).collect();
+                cells.rows.extend(table.rows.iter().map(row));
             }
-            if at != (table.to_owned(), row.to_owned()) {
-                at = (table.to_owned(), row.to_owned());
-                cells.rows.push(BTreeMap::new());
-            }
-            let _ = cells.rows.last_mut().expect("a row has begun").insert(column.to_owned(), value.to_owned());
         }
         cells
     }
 
     /// Returns what the list says of `name`, up to the first of `ends`.
     fn said(&self, name: &str, ends: [char; 2]) -> &str {
-        let after = self.head.split_once(&format!("{name}: ")).map_or("", |(_, after)| after);
-        after.split(ends).next().unwrap_or_default().trim()
+        let line = self.head.rows.iter().find(|line| line[0] == name);
+        line.and_then(|line| line[1].split(ends).next()).unwrap_or_default().trim()
     }
 
     fn date(&self) -> &str {
@@ -158,14 +159,14 @@ impl Cells {
         self.rows.iter().filter_map(move |row| row.get(name).map(String::as_str))
     }
 
-    fn sum(&self, name: &str) -> String {
-        grouped(self.column(name).map(number).sum())
+    fn sum(&self, name: &str) -> u64 {
+        self.column(name).map(number).sum()
     }
 }
 
-/// Reads a number that may have commas.
+/// Reads a number.
 fn number(text: &str) -> u64 {
-    text.replace(',', "").parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
+    text.parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
 }
 
 /// The runs of a kind in the ledger, added.

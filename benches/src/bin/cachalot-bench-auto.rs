@@ -8,14 +8,6 @@ use clap::Parser;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Explanation of the figures, for the reader.
-const HOW: &str = "Recorded programs of PyTorch's default configuration run on a simulated device, each several times on the same allocator. Between \
-two passes everything live is freed in the order of the requests, and the end of an iteration is announced: `tune:auto` searches, switches and \
-checks there, with a fixed number of candidates and without a clock. Recorded `empty_cache` calls are left out, and freed memory is reusable at once. *mean*: bytes reserved from the \
-device on average over all calls of all passes, since the records have no times. *end*: bytes reserved after the last call. *driver*: estimated time of all driver calls with an \
-H200's driver. *stall*: the most driver time of one request. *covered*: the part of the distance between the default's mean and that of the best \
-static setting. The best static setting is searched with the whole program in view, in the same space, and with more candidates. All figures are equal on every machine.\n";
-
 /// Compare settings that adjust themselves with static ones.
 #[derive(Parser)]
 struct Cli {
@@ -40,7 +32,7 @@ struct Cli {
     /// Folder of the recorded programs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
     traces: PathBuf,
-    /// File for the tables (printed by default)
+    /// Folder for the tables (printed by default)
     #[arg(long)]
     output: Option<PathBuf>,
 }
@@ -57,11 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(only) = &cli.only {
         traces.retain(|trace| trace.name.contains(only) || cli.in_turn.contains(&trace.name));
     }
-    let tables = report(&traces, [&cli.in_turn[0], &cli.in_turn[1]], extent)?;
-    let text = format!("# Settings that adjust themselves\n\n{}\n{HOW}\n{tables}", machine::describe());
-    match &cli.output {
-        Some(path) => machine::write(path, text.trim_end())?,
-        None => print!("{text}"),
-    }
+    let (tables, sentence) = report(&traces, [&cli.in_turn[0], &cli.in_turn[1]], extent)?;
+    machine::write(cli.output.as_deref(), tables)?;
+    println!("{sentence}");
     Ok(())
 }

@@ -85,6 +85,6 @@ fn main() -> ExitCode {
         eprintln!("valgrind is not installed");
         return ExitCode::FAILURE;
     };
-    print!("{}", instructions(&program));
+    println!("{}", instructions(&program));
     ExitCode::SUCCESS
 }

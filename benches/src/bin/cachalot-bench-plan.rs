@@ -5,9 +5,9 @@ use cachalot_planner::exact::{Instance, Progress, Search};
 use cachalot_planner::parallel::{Outcome, fits, minimise};
 use cachalot_planner::{Chains, Problem, lower_bound, verify};
 use cachalot_replay::plan::{Reading, load};
+use cachalot_tests::figures::Table;
 use cachalot_tests::planning::large::{MODELS, training_step};
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ struct Args {
     /// Seconds for the portfolio on each of the two open instances
     #[arg(long, default_value_t = 0)]
     open: u64,
-    /// File for the tables, by default the terminal
+    /// Folder for the tables, by default the terminal
     #[arg(long, short)]
     output: Option<PathBuf>,
 }
@@ -54,23 +54,16 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() {
     let args = Args::parse();
-    let mut text = format!("# What the planner reaches\n\n{}\n{ABOUT}", machine::describe());
-    text += &hard(&args);
-    text += &programs(&args);
-    text += &records(&args);
-    text += &large(&args);
-    text += &open(&args);
-    match &args.output {
-        Some(file) => {
-            let written = machine::write(file, text.trim_end());
-            written.unwrap_or_else(|error| panic!("{}: cannot be written: {error}", file.display()));
-        }
-        None => println!("{text}"),
+    let mut tables = vec![("hard", hard(&args)), ("programs", programs(&args))];
+    tables.extend(["sections", "records"].into_iter().zip(records(&args)));
+    tables.push(("steps", large(&args)));
+    println!("the most memory that any problem up to here took, with everything else of this program: {}", memory());
+    if args.open > 0 {
+        tables.push(("open", open(&args)));
     }
+    let written = machine::write(args.output.as_deref(), tables);
+    written.unwrap_or_else(|error| panic!("the tables cannot be written: {error}"));
 }
-
-const ABOUT: &str = "Every plan was verified. *wall*: seconds that passed; *CPU*: seconds of processor time, of all threads. *nodes*: decisions \
-of the exact search. On a machine that others use, the nodes are what can be compared; on one thread they are always the same.\n";
 
 fn instance(args: &Args, name: &str) -> Problem {
     let file = args.data.join(name);
@@ -89,15 +82,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     (result, start.elapsed().as_secs_f64(), processor() - before)
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 /// Finds the first run of the search that solves a problem. Returns the run's number, and the nodes
 /// of all runs so far.
 fn first(problem: &Problem, capacity: u64) -> (u64, u64) {
@@ -112,9 +96,9 @@ fn first(problem: &Problem, capacity: u64) -> (u64, u64) {
     unreachable!("some run solves it")
 }
 
-fn hard(args: &Args) -> String {
+fn hard(args: &Args) -> Table {
     let mut rows =
-        table(["instance", "buffers", "capacity", "run", "nodes", "CPU, one thread", "wall, all threads", "CPU"]);
+        Table::new(["instance", "buffers", "capacity", "run", "nodes", "CPU, one thread", "wall, all threads", "CPU"]);
     let (mut alone, mut together, mut processor) = (0.0, 0.0, 0.0);
     for (name, capacity) in HARD {
         let problem = instance(args, &format!("{name}.1048576.csv"));
@@ -128,10 +112,7 @@ fn hard(args: &Args) -> String {
     }
     let sums = [alone, together, processor].map(seconds);
     rows.add_row(["all"].map(str::to_owned).into_iter().chain(std::iter::repeat_n(String::new(), 4)).chain(sums));
-    format!(
-        "\n## Hard instances\n\nDoes it fit into its capacity? MiniMalloc's challenging instances; all are solved, and the capacities of all but D \
-         and J are optimal. *run*: the first run of the search that finds a plan, on one thread, without heuristics.\n\n{rows}\n"
-    )
+    rows
 }
 
 fn check(problem: &Problem, outcome: &Outcome) {
@@ -159,14 +140,14 @@ fn add(rows: &mut Table, name: &str, problem: &Problem, threads: usize, deadline
     rows.add_row(fields);
 }
 
-fn programs(args: &Args) -> String {
-    let mut rows = table(COLUMNS);
+fn programs(args: &Args) -> Table {
+    let mut rows = Table::new(COLUMNS);
     for name in PROGRAMS {
         let problem = instance(args, &format!("{name}.csv"));
         assert_eq!(lower_bound(&problem), minimise(&problem, 1, Some(DEADLINE), &mut |_, _, _| {}).lower_bound);
         add(&mut rows, name, &problem, args.threads, DEADLINE);
     }
-    format!("\n## Programs of TVM and TensorFlow Lite Micro\n\n{rows}\n")
+    rows
 }
 
 fn read(file: &Path, from: u64, to: u64) -> Problem {
@@ -174,8 +155,9 @@ fn read(file: &Path, from: u64, to: u64) -> Problem {
     load(file, &reading).unwrap_or_else(|error| panic!("{}: {error}", file.display())).remove(0).problem
 }
 
-fn records(args: &Args) -> String {
-    let (mut short, mut long) = (table(COLUMNS), table(COLUMNS));
+/// Returns the tables of sections of the records, and of the whole records.
+fn records(args: &Args) -> [Table; 2] {
+    let (mut short, mut long) = (Table::new(COLUMNS), Table::new(COLUMNS));
     for file in &args.traces {
         let name =
             file.file_name().and_then(|name| name.to_str()).and_then(|name| name.split('.').next()).unwrap_or("?");
@@ -184,35 +166,28 @@ fn records(args: &Args) -> String {
         add(&mut short, name, &read(file, middle, middle + 1000), args.threads, DEADLINE);
         add(&mut long, name, &whole, args.threads, DEADLINE);
     }
-    format!(
-        "\n## 1,000 allocations of real programs\n\nFrom the middle of each record.\n\n{short}\n\n## Whole records\n\nThe first 60,000 allocations \
-         of each; at most {} seconds.\n\n{long}\n",
-        DEADLINE.as_secs()
-    )
+    [short, long]
 }
 
-fn large(args: &Args) -> String {
-    let mut rows = table(COLUMNS);
+fn large(args: &Args) -> Table {
+    let mut rows = Table::new(COLUMNS);
     for model in MODELS {
         for buffers in [1000, 20_000, 60_000, 1_000_000] {
             let problem = training_step(model, buffers, 1);
             add(&mut rows, &format!("{model:?}"), &problem, args.threads, DEADLINE);
         }
     }
-    let memory = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let most = memory.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or(" unknown").trim().to_owned();
-    format!(
-        "\n## Generated training steps\n\n`tests/lib/src/planning/large.rs` makes them; at most {} seconds. The most memory that any \
-         problem up to here took, with everything else of this program: {most}.\n\n{rows}\n",
-        DEADLINE.as_secs()
-    )
+    rows
 }
 
-fn open(args: &Args) -> String {
-    if args.open == 0 {
-        return String::new();
-    }
-    let mut rows = table(["instance", "lower bound", "best known", "peak", "found by", "nodes", "wall", "CPU"]);
+/// Returns the most memory that this process has had.
+fn memory() -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or(" unknown").trim().to_owned()
+}
+
+fn open(args: &Args) -> Table {
+    let mut rows = Table::new(["instance", "lower bound", "best known", "peak", "found by", "nodes", "wall", "CPU"]);
     for (name, known) in [("D", 1_046_528_u64), ("J", 1_048_576)] {
         let problem = instance(args, &format!("{name}.1048576.csv"));
         let deadline = Some(Duration::from_secs(args.open));
@@ -223,5 +198,5 @@ fn open(args: &Args) -> String {
         let rest = [outcome.algorithm.to_owned(), outcome.nodes.to_string(), seconds(wall), seconds(cpu)];
         rows.add_row([name.to_owned()].into_iter().chain(numbers).chain(rest));
     }
-    format!("\n## Open instances\n\n*best known*: MiniMalloc's.\n\n{rows}\n")
+    rows
 }

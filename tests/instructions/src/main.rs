@@ -30,6 +30,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+/// The tables in `tests/results/instructions/`.
+const TABLES: [&str; 4] = ["pairs", "cycles", "cold", "interfaces"];
 /// The policies, and the rows of the table.
 const POLICIES: [&str; 6] = ["caching", "stitched", "bfc", "buddy", "size_class", "slab"];
 /// The columns of the table: whether a free block of the size of the request is cached.
@@ -121,22 +123,29 @@ fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// The committed table: the compiler, and the instructions by policy and column.
+/// The committed tables: the compiler, and the counts by the first cell of the row and the column.
 struct Table {
     compiler: String,
     counts: BTreeMap<(String, String), f64>,
 }
 
-/// Reads the table from `tests/results/instructions.csv`, with a line for each cell.
-fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
-    let (mut table, mut policy) = (Table { compiler: String::new(), counts: BTreeMap::new() }, String::new());
-    for record in csv::Reader::from_path(path)?.deserialize() {
-        let (_section, number, _row, column, value): (String, u32, u32, String, String) = record?;
-        match (number, column.as_str()) {
-            (0, "compiler") => table.compiler = value,
-            (0, _) => {}
-            (_, "policy" | "configuration" | "size" | "pair") => policy = value,
-            _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
+/// Reads the tables in `tests/results/instructions/`.
+fn read(folder: &Path) -> Result<Table, Box<dyn Error>> {
+    let mut table = Table { compiler: String::new(), counts: BTreeMap::new() };
+    for line in csv::Reader::from_path(folder.join("head.csv"))?.deserialize() {
+        let (what, is): (String, String) = line?;
+        if what == "compiler" {
+            table.compiler = is;
+        }
+    }
+    for name in TABLES {
+        let mut reader = csv::Reader::from_path(folder.join(name).with_extension("csv"))?;
+        let header = reader.headers()?.clone();
+        for row in reader.records() {
+            let row = row?;
+            for (column, count) in header.iter().zip(&row).skip(1) {
+                table.counts.insert((row[0].to_owned(), column.to_owned()), count.parse()?);
+            }
         }
     }
     Ok(table)
@@ -155,7 +164,7 @@ fn check() -> Result<bool, Box<dyn Error>> {
         println!("skipped: instructions of a pair, since valgrind is not installed");
         return Ok(true);
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/instructions.csv");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/instructions");
     let table = read(&path)?;
     let compiler = compiler()?;
     let is_comparable = table.compiler == compiler;

@@ -1,14 +1,24 @@
-//! Converts the figures in a Markdown file of `tests/results/` to CSV for other programs.
+//! Tables of figures: read from CSV, written as CSV, and shown in Markdown.
 //!
-//! Each cell of each table becomes a line: the heading above the table, the number of the table in
-//! the file, the number of the row, the header of the column, and the value. The list above the
-//! first table comes first, as table 0: machine, date, commit, command.
+//! The CSV files in `tests/results/PAGE/` are the source of the tables in `tests/results/PAGE.md`.
+//! A cell is a number without separators, or a text, which may have Markdown's backticks. How a
+//! table is shown follows from the file alone:
+//!
+//! * A number has commas between thousands, and the sign − if it is negative. The figures of a
+//!   column `seed` or `commit` are names, and stay as they are.
+//! * Columns `NAME from` and `NAME to` after a column `NAME` are shown in its cells: 5 (4–7).
+//! * A column of numbers is aligned right.
+//! * A table with the columns `what` and `is` is a list: the head of a page.
 
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use std::fmt;
 
 /// Writes a number with commas between thousands.
 pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
+    separated(&number.to_string())
+}
+
+/// Puts commas between thousands into digits.
+fn separated(digits: &str) -> String {
     let apart = |(at, digit): (usize, char)| {
         let comma = at > 0 && (digits.len() - at).is_multiple_of(3);
         [comma.then_some(','), Some(digit)].into_iter().flatten()
@@ -16,94 +26,174 @@ pub fn grouped(number: u64) -> String {
     digits.chars().enumerate().flat_map(apart).collect()
 }
 
-/// Column headers of the CSV.
-const HEADER: [&str; 5] = ["section", "table", "row", "column", "value"];
+/// Columns whose digits are names.
+const NAMES: [&str; 2] = ["seed", "commit"];
 
-/// State of the conversion.
-#[derive(Default)]
-struct Reader {
-    /// The latest heading.
-    section: String,
-    /// Number of tables begun.
-    table: usize,
-    /// Number of the row in the table; the header is row 0.
-    row: usize,
-    /// Header cells of the table.
-    columns: Vec<String>,
-    /// Cells of the present row.
-    cells: usize,
-    /// Text of the present cell, heading or item.
-    text: String,
-    /// Lines of the result.
-    lines: Vec<[String; 5]>,
+/// The header of a list.
+const LIST: [&str; 2] = ["what", "is"];
+
+/// A table: the header, and the rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The headings of the columns.
+    pub header: Vec<String>,
+    /// The cells, by row.
+    pub rows: Vec<Vec<String>>,
 }
 
-impl Reader {
-    fn push(&mut self, row: usize, column: String, value: String) {
-        let section = if self.table == 0 { String::new() } else { self.section.clone() };
-        self.lines.push([section, self.table.to_string(), row.to_string(), column, value]);
+impl Table {
+    /// Returns a table without rows.
+    pub fn new<T: Into<String>>(header: impl IntoIterator<Item = T>) -> Self {
+        Self { header: header.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// Takes the text collected for the item, heading or cell that ends here.
-    fn take(&mut self) -> String {
-        std::mem::take(&mut self.text).trim().to_owned()
+    /// Returns a list without lines.
+    pub fn list() -> Self {
+        Self::new(LIST)
     }
 
-    fn read(&mut self, event: Event<'_>) {
-        match event {
-            Event::Start(Tag::Heading { .. } | Tag::Item | Tag::TableCell | Tag::Paragraph) => self.text.clear(),
-            Event::Start(Tag::Table(_)) => self.table += 1,
-            Event::Start(Tag::TableHead) => (self.row, self.columns) = (0, Vec::new()),
-            Event::Start(Tag::TableRow) => (self.row, self.cells) = (self.row + 1, 0),
-            Event::Text(text) | Event::Code(text) => self.text += &text,
-            Event::SoftBreak | Event::HardBreak => self.text.push(' '),
-            Event::End(TagEnd::Heading(_)) => self.section = self.take(),
-            Event::End(TagEnd::Item) if self.table == 0 => {
-                let item = self.take();
-                let (what, is) = item.split_once(": ").unwrap_or(("note", &item));
-                self.push(0, what.to_owned(), is.to_owned());
-            }
-            Event::End(TagEnd::TableCell) => {
-                let cell = self.take();
-                if self.row == 0 {
-                    self.columns.push(cell);
-                } else {
-                    self.push(self.row, self.columns[self.cells].clone(), cell);
-                    self.cells += 1;
-                }
-            }
-            _ => {}
+    /// Adds a row.
+    ///
+    /// # Panics
+    /// If the row has another number of cells than the header.
+    pub fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        let row: Vec<String> = cells.into_iter().map(Into::into).collect();
+        assert_eq!(row.len(), self.header.len(), "{row:?} in a table of {:?}", self.header);
+        self.rows.push(row);
+    }
+
+    /// Reads a table from CSV.
+    ///
+    /// # Errors
+    /// The errors of the CSV, such as a row with another number of cells than the header.
+    pub fn read(csv: &str) -> Result<Self, csv::Error> {
+        let mut reader = csv::Reader::from_reader(csv.as_bytes());
+        let mut table = Self::new(reader.headers()?);
+        for row in reader.records() {
+            table.add_row(&row?);
         }
+        Ok(table)
+    }
+
+    /// Returns the table as CSV.
+    ///
+    /// # Panics
+    /// Never: memory can be written.
+    pub fn csv(&self) -> String {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        for row in std::iter::once(&self.header).chain(&self.rows) {
+            writer.write_record(row).expect("memory can be written");
+        }
+        String::from_utf8(writer.into_inner().expect("memory can be written")).expect("the cells are text")
+    }
+
+    /// Returns the cells of a column, none if there is no such column.
+    pub fn column(&self, name: &str) -> impl Iterator<Item = &str> {
+        let at = self.header.iter().position(|header| header == name);
+        self.rows.iter().filter_map(move |row| at.map(|at| row[at].as_str()))
+    }
+
+    /// Returns whether the two columns after a column are its range.
+    fn has_range(&self, at: usize) -> bool {
+        let name = &self.header[at];
+        self.header.get(at + 1..at + 3).is_some_and(|next| *next == [format!("{name} from"), format!("{name} to")])
+    }
+
+    /// Returns whether a column has numbers alone.
+    fn is_of_figures(&self, at: usize) -> bool {
+        let mut cells = self.rows.iter().map(|row| row[at].as_str()).filter(|cell| !["", "–", "—"].contains(cell));
+        let first = cells.next();
+        first.into_iter().chain(cells).all(|cell| cell.parse::<f64>().is_ok()) && first.is_some()
+    }
+
+    /// Returns a cell as it is shown.
+    fn shown(&self, row: usize, at: usize) -> String {
+        let cell = &self.rows[row][at];
+        if NAMES.contains(&self.header[at].as_str()) || cell.parse::<f64>().is_err() {
+            return cell.replace('|', "\\|");
+        }
+        let digits = cell.trim_start_matches(['-', '+']);
+        let sign = if cell.starts_with('-') { "−" } else { &cell[..cell.len() - digits.len()] };
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        format!("{sign}{}{}", separated(&digits[..end]), &digits[end..])
+    }
+
+    /// Returns a row as it is shown, each cell with its range.
+    fn shown_row(&self, row: usize, columns: &[usize]) -> String {
+        let cell = |&at: &usize| {
+            let figure = self.shown(row, at);
+            if self.has_range(at) && !self.rows[row][at + 1].is_empty() {
+                format!("{figure} ({}–{})", self.shown(row, at + 1), self.shown(row, at + 2))
+            } else {
+                figure
+            }
+        };
+        format!("| {} |", columns.iter().map(cell).collect::<Vec<_>>().join(" | "))
     }
 }
 
-/// Returns the tables of a Markdown text as CSV, or `None` if the text has no table.
-///
-/// # Panics
-/// Never: writing a CSV to memory cannot fail.
-pub fn csv(markdown: &str) -> Option<String> {
-    let mut reader = Reader::default();
-    Parser::new_ext(markdown, Options::ENABLE_TABLES).for_each(|event| reader.read(event));
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(HEADER).expect("memory can be written");
-    for line in &reader.lines {
-        writer.write_record(line).expect("memory can be written");
+/// The table in Markdown.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.header == LIST {
+            return self.rows.iter().try_for_each(|row| writeln!(f, "* {}: {}", row[0], row[1]));
+        }
+        let is_end = |at: usize| (1..3).any(|back| at >= back && self.has_range(at - back));
+        let columns: Vec<usize> = (0..self.header.len()).filter(|&at| !is_end(at)).collect();
+        let of = |cell: fn(&Self, usize) -> &str| columns.iter().map(move |&at| cell(self, at));
+        writeln!(f, "| {} |", of(|table, at| &table.header[at]).collect::<Vec<_>>().join(" | "))?;
+        let line = of(|table, at| if table.is_of_figures(at) { "--:" } else { "---" });
+        writeln!(f, "|{}|", line.collect::<Vec<_>>().join("|"))?;
+        (0..self.rows.len()).try_for_each(|row| writeln!(f, "{}", self.shown_row(row, &columns)))
     }
-    let bytes = writer.into_inner().expect("memory can be written");
-    (reader.table > 0).then(|| String::from_utf8(bytes).expect("its fields are text"))
+}
+
+/// Writes the tables of a page anew. `table` returns the text for a line `<!-- from FILE -->`, and
+/// replaces the table or the list below the line.
+pub fn filled(page: &str, mut table: impl FnMut(&str) -> String) -> String {
+    let mut lines = page.lines().peekable();
+    let mut out = Vec::new();
+    while let Some(line) = lines.next() {
+        out.push(line.to_owned());
+        let Some(file) = line.strip_prefix("<!-- from ").and_then(|rest| rest.strip_suffix(" -->")) else { continue };
+        out.extend([String::new(), table(file).trim_end().to_owned()]);
+        while lines.next_if(|line| line.is_empty()).is_some() {}
+        let is_old = |line: &&str| line.starts_with("| ") || line.starts_with("|-") || line.starts_with("* ");
+        while lines.next_if(is_old).is_some() {}
+        while lines.next_if(|line| line.is_empty()).is_some() {}
+        out.extend(lines.peek().map(|_| String::new()));
+    }
+    out.join("\n") + "\n"
 }
 
 #[cfg(test)]
 mod tests {
-    use super::csv;
+    use super::{Table, filled};
 
     #[test]
-    fn every_cell_is_a_line_with_its_heading_and_column() {
-        let markdown = "# Title\n\n* date: 2026-11-21\n* quiet\n  machine\n\n## Pair\n\n| size | `ns`, all |\n|---|---|\n\
-            | 4 KiB | 1 |\n| 1 MiB | 2 |\n\n* not: listed\n\n| a |\n|---|\n| b |\n";
-        let wanted = "section,table,row,column,value\n,0,0,date,2026-11-21\n,0,0,note,quiet machine\n\
-            Pair,1,1,size,4 KiB\nPair,1,1,\"ns, all\",1\nPair,1,2,size,1 MiB\nPair,1,2,\"ns, all\",2\nPair,2,1,a,b\n";
-        assert_eq!(csv(markdown).as_deref(), Some(wanted));
-        assert_eq!(csv("# Title\n\n* date: today\n"), None);
+    fn numbers_ranges_and_names_are_shown_by_their_columns() {
+        let csv = "block,ns,ns from,ns to,\"change, %\",seed\n\"`a`, 4 KiB\",1234.5,1000,20000,-0.5,123456\nb | c,7,,,+0.0,–\n";
+        let shown = "| block | ns | change, % | seed |\n|---|--:|--:|--:|\n\
+            | `a`, 4 KiB | 1,234.5 (1,000–20,000) | −0.5 | 123456 |\n| b \\| c | 7 | +0.0 | – |\n";
+        let table = Table::read(csv).expect("a table");
+        assert_eq!((table.to_string().as_str(), table.csv().as_str()), (shown, csv));
+        assert_eq!(table.column("ns to").collect::<Vec<_>>(), ["20000", ""]);
+        assert_eq!(table.column("none").count(), 0);
+    }
+
+    #[test]
+    fn a_table_of_what_is_is_a_list() {
+        let head = Table::read("what,is\ndate,2026-11-21\nmachine,\"A, B\"\n").expect("a table");
+        assert_eq!(head.to_string(), "* date: 2026-11-21\n* machine: A, B\n");
+    }
+
+    #[test]
+    fn a_page_gets_the_tables_below_its_lines() {
+        let new = |file: &str| if file == "x/head.csv" { "* a: b\n".to_owned() } else { "| new |\n|---|\n".to_owned() };
+        let page = "# X\n\n<!-- from x/head.csv -->\nText\n<!-- from x/y.csv -->\n\n| old |\n|---|\n| 1 |\n\n* item\n";
+        let wanted =
+            "# X\n\n<!-- from x/head.csv -->\n\n* a: b\n\nText\n<!-- from x/y.csv -->\n\n| new |\n|---|\n\n* item\n";
+        assert_eq!(filled(page, new), wanted);
+        assert_eq!(filled(wanted, new), wanted, "a page that is current stays");
     }
 }
