@@ -2,10 +2,10 @@
 
 use super::{Plan, Problem};
 
-/// Observes a running algorithm: tells the algorithm when to stop, and receives each better plan.
+/// Watches a running algorithm: says when it should stop, and receives each better plan.
 pub trait Watch {
-    /// Returns whether the algorithm should stop. Called every few thousand steps, so reading a
-    /// clock is cheap enough.
+    /// Returns whether the algorithm should stop. This is called every few thousand steps, so it
+    /// may read a clock.
     fn stop(&self) -> bool {
         false
     }
@@ -16,16 +16,16 @@ pub trait Watch {
     }
 }
 
-/// Observes nothing: the algorithm runs to completion.
+/// Does nothing, so the algorithm runs to its end.
 impl Watch for () {}
 
-/// A planning algorithm. Deterministic: equal problems give equal plans, in whatever order the
-/// buffers are listed.
+/// A planning algorithm. It is deterministic: the same problem gives the same plan, whatever the
+/// order in which the buffers are listed.
 pub trait Algorithm {
     /// Returns the name of the algorithm on the command line.
     fn name(&self) -> &'static str;
 
-    /// Returns the best plan found, or `None` if `watch` stopped the algorithm before the first
-    /// plan.
+    /// Returns the best plan that was found, or `None` if `watch` stopped the algorithm before the
+    /// first plan.
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan>;
 }

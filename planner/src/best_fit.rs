@@ -1,5 +1,5 @@
 //! MegEngine's best fit: serves the buffers in the order of time, as an allocator would. Each
-//! buffer takes the smallest free block large enough; O(n log n).
+//! buffer takes the smallest free block that is large enough. O(n log n).
 
 use super::events::{self, Event};
 use super::first_fit::PATIENCE;
@@ -10,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// Best fit in the order of time: `StaticMemAllocBestFit` of MegEngine (2022). In a problem with
-/// several alignments, every buffer is aligned to the coarsest.
+/// several alignments, every buffer gets the coarsest one.
 pub struct BestFit;
 
 impl Algorithm for BestFit {
@@ -24,8 +24,8 @@ impl Algorithm for BestFit {
     }
 }
 
-/// Computes the offset of each chain by replaying the events against a free list, or returns `None`
-/// if `watch` stopped that.
+/// Computes the offset of each chain by replaying the events on a free list, or returns `None` if
+/// `watch` stopped this.
 fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u64>> {
     let members = chains.members();
     let alignment = chains.all().iter().map(|chain| chain.alignment).max().unwrap_or(1);
@@ -40,8 +40,8 @@ fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u
             Event::Allocate(member) => places[member as usize] = free.allocate(members[member as usize].size),
             Event::Overwrite(member) => {
                 let (own, target) = (&members[member as usize], &members[member as usize - 1]);
-                // Free the whole target, then take the writer's bytes back out: the rest merges
-                // with its free neighbours.
+                // This frees the whole target and then takes the writer's bytes out again, so that
+                // the rest merges with its free neighbours.
                 let place = places[member as usize - 1];
                 free.release(place, target.size);
                 places[member as usize] = place + own.offset - target.offset;
@@ -56,22 +56,23 @@ fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u
 /// The free bytes of an address space without an end.
 #[derive(Default)]
 struct Free {
-    /// End of each free block, by address. Two free blocks never touch.
+    /// The end of each free block, by address. Two free blocks never touch.
     by_address: BTreeMap<u64, u64>,
     /// The free blocks by usable size: the bytes from the first aligned address on, then the first
-    /// aligned address, then the address of the block. Holds only blocks with a usable byte.
+    /// aligned address, then the address of the block. Contains only blocks with a usable byte.
     by_size: BTreeSet<(u64, u64, u64)>,
-    /// End of all bytes ever used; a multiple of `alignment`.
+    /// The end of all bytes that were ever used; a multiple of `alignment`.
     top: u64,
-    /// Alignment of every allocated address: the coarsest alignment of the problem.
+    /// The alignment of every allocated address: the coarsest alignment of the problem.
     alignment: u64,
 }
 
 impl Free {
-    /// Allocates `size` bytes: in the smallest free block with enough usable bytes, else at the
-    /// top.
+    /// Allocates `size` bytes in the smallest free block with enough usable bytes, or at the top if
+    /// there is none.
     fn allocate(&mut self, size: u64) -> u64 {
-        // The smallest usable size comes first; among equals, the lowest address.
+        // The smallest usable size comes first, and among blocks of the same size the lowest
+        // address.
         let fit = self.by_size.range((size, 0, 0)..).next().copied();
         if let Some((_, address, _)) = fit {
             self.occupy(address, size);
@@ -79,7 +80,7 @@ impl Free {
         }
         let address = self.top;
         self.top = align_up(address + size, self.alignment);
-        // The bytes up to the aligned top are free. They become usable once this block is freed and
+        // The bytes up to the aligned top are free. They become usable when this block is freed and
         // both merge.
         self.release(address + size, self.top - address - size);
         address
@@ -104,8 +105,8 @@ impl Free {
         self.insert(low, high);
     }
 
-    /// Marks free bytes as used. The bytes are inside one free block, which shrinks to the parts
-    /// below and above.
+    /// Marks free bytes as used. They are inside one free block, of which the parts below and above
+    /// remain.
     fn occupy(&mut self, address: u64, size: u64) {
         let Some((&low, &high)) = self.by_address.range(..=address).next_back() else {
             return;
@@ -121,7 +122,7 @@ impl Free {
         (aligned < high).then(|| (high - aligned, aligned, low))
     }
 
-    /// Adds a free block to both indexes. Ignores an empty range.
+    /// Adds a free block to both indexes. Does nothing for an empty range.
     fn insert(&mut self, low: u64, high: u64) {
         if low < high {
             self.by_address.insert(low, high);

@@ -1,25 +1,25 @@
-//! A lower bound on the peak of every plan, from the bytes live at one step.
+//! A lower bound of the peak of every plan, from the bytes that are live at one step.
 
 use super::problem::align_up;
 use super::{Chains, Problem};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Returns a lower bound, in bytes, on the peak of every plan of the problem.
+/// Returns a lower bound of the peak of every plan of the problem, in bytes.
 ///
 /// If every size is a multiple of the only alignment, the bound is MegEngine's
 /// `tot_alloc_lower_bound`: the largest sum of sizes at one step. While a writer and its target are
-/// both live, only the target counts. Otherwise every buffer but the highest fills whole multiples
-/// of the alignment, and the highest ends where its own bytes end.
+/// both live, only the target counts. If the sizes are not multiples, every buffer but the highest
+/// takes whole multiples of the alignment, and the highest ends where its own bytes end.
 ///
 /// With several alignments, buffers of a finer alignment may fill the gaps above coarser buffers.
-/// Each alignment therefore gives a bound for itself, over the buffers with at least the alignment.
-/// The result is the largest bound.
+/// So each alignment gives its own bound, over the buffers with at least this alignment. The result
+/// is the largest bound.
 pub fn lower_bound(problem: &Problem) -> u64 {
     let chains = Chains::of(problem);
     let mut alignments: Vec<u64> = chains.all().iter().map(|chain| chain.alignment).collect();
-    // Alignment 1 is its own candidate: buffers written in place need not be aligned, so the
-    // sum of plain bytes can exceed the bound of every alignment.
+    // Alignment 1 always counts, because buffers written in place need not be aligned, so the sum
+    // of plain bytes can exceed the bound of every alignment.
     alignments.push(1);
     alignments.sort_unstable();
     alignments.dedup();
@@ -30,10 +30,10 @@ pub fn lower_bound(problem: &Problem) -> u64 {
     fixed.fold(load, u64::max)
 }
 
-/// The beginning or the end of a life: the step, whether the life starts, the chain and the member.
+/// The start or the end of a life: the step, whether the life starts, the chain and the member.
 type Change = (u64, bool, u32, u32);
 
-/// Lists the changes in the order of time, once for all alignments.
+/// Returns the changes in the order of time, once for all alignments.
 fn changes(chains: &Chains) -> Vec<Change> {
     let mut changes = Vec::with_capacity(2 * chains.members().len());
     for (number, chain) in (0..).zip(chains.all()) {
@@ -42,20 +42,21 @@ fn changes(chains: &Chains) -> Vec<Change> {
             changes.push((own.end, false, number, member as u32));
         }
     }
-    // An end sorts before a beginning of the same step (`false < true`), so the two never add up.
+    // An end sorts before a start of the same step (`false < true`), so the two never add up.
     changes.sort_unstable();
     changes
 }
 
-/// Returns a lower bound from the bytes live at one step, over the chains with at least
-/// `alignment`. Counts a buffer by the multiples of `alignment` inside the buffer.
+/// Returns a lower bound from the bytes that are live at one step, over the chains with at least
+/// `alignment`. Counts a buffer by the multiples of `alignment` inside it.
 ///
-/// No two live buffers contain the same multiple. So if they contain `n` together, the highest is
-/// at `(n - 1) * alignment` or above, and the buffer around it reaches at least as far above it as
-/// the live buffer that reaches least far above its last multiple: `least` bytes.
+/// No two live buffers contain the same multiple. So if they contain `n` of them together, the
+/// highest multiple is at `(n - 1) * alignment` or above. The buffer around it ends at least
+/// `least` bytes above it, where `least` is the smallest distance of any live buffer from its last
+/// multiple to its end.
 fn largest_load(chains: &Chains, changes: &[Change], alignment: u64) -> u64 {
     let (mut load, mut largest) = (0_u64, 0);
-    // How many live buffers reach how many bytes above their last multiple.
+    // For each distance from the last multiple to the end, the number of live buffers with it.
     let mut tails: BTreeMap<u64, u32> = BTreeMap::new();
     for &(_, begins, chain, member) in changes {
         if chains.all()[chain as usize].alignment < alignment {
@@ -71,7 +72,7 @@ fn largest_load(chains: &Chains, changes: &[Change], alignment: u64) -> u64 {
         if begins {
             *count += 1;
             load += bytes;
-            // Until the smallest entry is in use: those without a live buffer go.
+            // Entries without a live buffer are removed, until the smallest one is in use.
             while let Some(least) = tails.first_entry() {
                 if *least.get() > 0 {
                     largest = u64::max(largest, load - alignment + *least.key());

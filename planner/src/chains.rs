@@ -1,5 +1,5 @@
-//! Chains: the normal form of a problem. A chain joins the buffers whose offsets depend on each
-//! other; the order of chains depends only on their content.
+//! Chains: the normal form of a problem. A chain joins buffers that have offsets which depend on
+//! each other. The order of chains depends only on their content.
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
@@ -11,50 +11,50 @@ use core::cmp::Ordering;
 use core::ops::Range;
 
 /// The buffers that are at one place: a root, which overwrites no buffer, followed by the chain of
-/// writers over the root. Colocated roots follow, each with a chain of writers.
+/// writers over it. Colocated roots follow, each with its chain of writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
-    /// First step of the first member.
+    /// The first step of the first member.
     pub start: u64,
-    /// Largest end of a member.
+    /// The largest end of a member.
     pub end: u64,
-    /// Length in bytes of the largest member. All members are inside.
+    /// The length in bytes of the largest member. All members are inside it.
     pub size: u64,
     /// The offset of the chain is a multiple of this power of two.
     pub alignment: u64,
-    /// The offset, if fixed by the problem.
+    /// The offset, if the problem fixes it.
     pub fixed: Option<u64>,
     /// Whether the chain has colocated members. Only a chain with gaps can have steps without a
     /// live member, or bytes that no live member uses.
     pub gaps: bool,
-    /// Number of the first member in [`Chains::members`].
+    /// The number of the first member in [`Chains::members`].
     first: u32,
-    /// Number of members.
+    /// The number of members.
     count: u32,
 }
 
 /// A buffer as part of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Number of the buffer in the problem.
+    /// The number of the buffer in the problem.
     pub buffer: u32,
-    /// First step at which the buffer is live.
+    /// The first step at which the buffer is live.
     pub start: u64,
-    /// First step at which the buffer is no longer live.
+    /// The first step at which the buffer is no longer live.
     pub end: u64,
-    /// First step at which the bytes belong to this member alone: the start of the buffer, or the
-    /// end of the target. At least `end` for a writer that ends no later than its target.
+    /// The first step at which the bytes belong only to this member: the start of the buffer, or
+    /// the end of the target. At least `end` for a writer that ends no later than its target.
     pub since: u64,
-    /// Distance in bytes from the start of the chain.
+    /// The distance in bytes from the start of the chain.
     pub offset: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
 }
 
-/// The chains of a problem, sorted by content, independently of the order of the buffers.
+/// The chains of a problem, sorted by content, whatever the order of the buffers.
 ///
 /// Chains are sorted by start, end, size, alignment and fixed offset, then by the same values of
-/// the members. Chains with equal content are interchangeable.
+/// the members. Chains with the same content are interchangeable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chains {
     chains: Vec<Chain>,
@@ -62,22 +62,23 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Builds the chains of a problem. The chains of a problem rejected by [`Problem::check`] may
-    /// be meaningless.
+    /// Builds the chains of a problem. If [`Problem::check`] rejects the problem, its chains may
+    /// have no meaning.
     pub fn of(problem: &Problem) -> Self {
         let (overwrites, colocations) = (Overwrites::of(problem), Colocations::of(problem));
         let mut raw = Self { chains: Vec::new(), members: Vec::with_capacity(problem.buffers.len()) };
         let leader = |root: u32| colocations.leader[root as usize];
         let mut roots: Vec<u32> = (0..problem.buffers.len() as u32).collect();
-        // A buffer that overwrites no other is the root of a list of writers. Roots with one leader
-        // form one chain, in the order of their lives.
+        // A buffer that overwrites no other one is the root of a list of writers. Roots with the
+        // same leader form one chain, in the order of their lives.
         roots.retain(|&root| overwrites.target[root as usize] == NONE);
         roots.sort_by_key(|&root| (leader(root), problem.buffers[root as usize].start));
         for group in roots.chunk_by(|&one, &other| leader(one) == leader(other)) {
             raw.gather(problem, &overwrites, group, colocations.alignment[group[0] as usize]);
         }
         let mut chains = raw.chains.clone();
-        // Equal chains differ in buffer numbers only. The sort is stable, so these numbers ascend.
+        // Chains with the same content differ only in buffer numbers. The sort is stable, so these
+        // numbers ascend.
         chains.sort_by(|one, other| raw.compare(problem, one, other));
         let mut members = Vec::with_capacity(raw.members.len());
         for chain in &mut chains {
@@ -88,7 +89,8 @@ impl Chains {
         Self { chains, members }
     }
 
-    /// Appends one chain: a group of roots in the order of their lives, each followed by writers.
+    /// Appends one chain: a group of roots in the order of their lives, each followed by its
+    /// writers.
     fn gather(&mut self, problem: &Problem, overwrites: &Overwrites, group: &[u32], alignment: u64) {
         let first = self.members.len();
         let of = |buffer: u32| &problem.buffers[buffer as usize];
@@ -163,8 +165,8 @@ impl Chains {
         &self.chains
     }
 
-    /// Returns all members. The members of one chain are adjacent; each is written over the
-    /// preceding member, or is colocated with the first.
+    /// Returns all members. The members of one chain are adjacent. Each is written over the member
+    /// before it, or is colocated with the first one.
     pub fn members(&self) -> &[Member] {
         &self.members
     }

@@ -1,4 +1,4 @@
-//! Checks a problem before planning: every algorithm finds a plan for a problem that passes.
+//! Checks a problem before planning. Every algorithm finds a plan for a problem that passes.
 
 use super::colocations::Colocations;
 use super::sweep::{Rectangle, clash};
@@ -7,15 +7,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Exclusive upper bound of sizes and alignments: 1 EiB.
+/// The exclusive upper bound of sizes and alignments: 1 EiB.
 pub const MAX_SIZE: u64 = 1 << 60;
 
-/// Exclusive upper bound of the sum of sizes, alignments and fixed offsets. No offset of any plan
-/// can overflow below this bound.
+/// The exclusive upper bound of the sum of sizes, alignments and fixed offsets. Below this bound,
+/// no offset of any plan can overflow.
 const MAX_TOTAL: u64 = 1 << 62;
 
 /// The reason why a problem cannot be planned. Buffers, overwrites and colocations are named by
-/// number.
+/// their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unusable {
@@ -25,35 +25,35 @@ pub enum Unusable {
     TooMany,
     /// A buffer does not end after its start.
     Lifetime {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
-        /// First step of the life of the buffer.
+        /// The first step of the life of the buffer.
         start: u64,
-        /// First step after the life of the buffer.
+        /// The first step after the life of the buffer.
         end: u64,
     },
     /// A buffer has size 0.
     NoBytes {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
     },
     /// A buffer has 1 EiB or more.
     TooLarge {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
-        /// Size of the buffer in bytes.
+        /// The size of the buffer in bytes.
         size: u64,
     },
-    /// An alignment is no power of two below 1 EiB.
+    /// An alignment is not a power of two below 1 EiB.
     Alignment {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
         /// The alignment that was rejected, in bytes.
         alignment: u64,
     },
-    /// A fixed offset is no multiple of the alignment of the buffer, or of a colocated buffer.
+    /// A fixed offset is not a multiple of the alignment of the buffer, or of a colocated buffer.
     FixedMisaligned {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
         /// The fixed offset of the buffer in bytes.
         fixed: u64,
@@ -63,70 +63,70 @@ pub enum Unusable {
     /// The sizes, alignments and fixed offsets of the buffers up to `buffer` add up to 4 EiB or
     /// more.
     Total {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
     },
     /// Two buffers with fixed offsets share bytes while both are live.
     FixedOverlap {
-        /// Number of the first buffer of the pair.
+        /// The number of the first buffer of the pair.
         first: u32,
-        /// Number of the second buffer of the pair.
+        /// The number of the second buffer of the pair.
         second: u32,
-        /// First step at which the lives and the bytes overlap.
+        /// The first step at which the lives and the bytes overlap.
         step: u64,
     },
     /// An overwrite names a buffer that does not exist.
     NoSuchBuffer {
-        /// Index of the overwrite in [`Problem::overwrites`].
+        /// The index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
         /// The number without a buffer in the problem.
         buffer: u32,
     },
-    /// An overwrite has equal writer and target.
+    /// An overwrite names the same buffer as writer and as target.
     Itself {
-        /// Index of the overwrite in [`Problem::overwrites`].
+        /// The index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
     },
     /// A writer reaches beyond the end of its target.
     Outside {
-        /// Index of the overwrite in [`Problem::overwrites`].
+        /// The index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// Number of the writer in the problem.
+        /// The number of the writer in the problem.
         writer: u32,
-        /// Number of the target in the problem.
+        /// The number of the target in the problem.
         target: u32,
     },
     /// A colocation names a buffer that does not exist.
     ColocatedUnknown {
-        /// Index of the colocation in [`Problem::colocations`].
+        /// The index of the colocation in [`Problem::colocations`].
         colocation: usize,
         /// The number without a buffer in the problem.
         buffer: u32,
     },
-    /// A colocation names a single buffer twice.
+    /// A colocation names the same buffer twice.
     ColocatedItself {
-        /// Index of the colocation in [`Problem::colocations`].
+        /// The index of the colocation in [`Problem::colocations`].
         colocation: usize,
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
     },
     /// Two colocated buffers have different fixed offsets.
     ColocatedApart {
-        /// Number of the first buffer of the pair.
+        /// The number of the first buffer of the pair.
         first: u32,
-        /// Number of the second buffer of the pair.
+        /// The number of the second buffer of the pair.
         second: u32,
     },
-    /// Two buffers at one place use common bytes while both are live: colocated buffers, or their
+    /// Two buffers at one place use the same bytes while both are live: colocated buffers, or their
     /// writers.
     ColocatedOverlap {
-        /// Number of the first buffer of the pair.
+        /// The number of the first buffer of the pair.
         first: u32,
-        /// Number of the second buffer of the pair.
+        /// The number of the second buffer of the pair.
         second: u32,
-        /// First step at which the lives and the bytes overlap.
+        /// The first step at which the lives and the bytes overlap.
         step: u64,
     },
 }
@@ -186,7 +186,7 @@ impl fmt::Display for Unusable {
 impl core::error::Error for Unusable {}
 
 impl Unusable {
-    /// Returns the reason with a caller's own numbers of the buffers.
+    /// Returns the reason with the caller's own numbers of the buffers.
     #[must_use]
     pub fn renumbered(mut self, number: impl Fn(u32) -> u32) -> Self {
         match &mut self {
@@ -214,7 +214,7 @@ impl Problem {
     /// Checks whether the problem can be planned.
     ///
     /// # Errors
-    /// The first defect found.
+    /// The first defect that is found.
     pub fn check(&self) -> Result<(), Unusable> {
         if self.buffers.is_empty() {
             return Err(Unusable::Empty);
@@ -236,8 +236,7 @@ impl Problem {
         self.check_room()
     }
 
-    /// Checks one buffer alone. Returns `total` plus the size, alignment and fixed offset of the
-    /// buffer.
+    /// Checks one buffer by itself. Returns `total` plus its size, alignment and fixed offset.
     fn check_buffer(&self, number: u32, total: u64) -> Result<u64, Unusable> {
         let buffer = &self.buffers[number as usize];
         let (size, alignment) = (buffer.size, buffer.alignment);
@@ -290,7 +289,7 @@ impl Problem {
         Ok(())
     }
 
-    /// Checks that fixed offsets within each group of colocated buffers agree.
+    /// Checks that the fixed offsets within each group of colocated buffers agree.
     fn check_places(&self) -> Result<(), Unusable> {
         if self.colocations.is_empty() {
             return Ok(());

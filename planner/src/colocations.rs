@@ -1,19 +1,19 @@
-//! Groups of colocated buffers, by union-find over the pairs of the problem.
+//! The groups of colocated buffers, by union-find over the pairs of the problem.
 
 use super::{Colocation, Problem};
 use alloc::vec::Vec;
 
 /// The groups into which the colocations join the buffers.
 pub(super) struct Colocations {
-    /// For each buffer, the lowest number in the group. Equal to the buffer's own number if no
-    /// other buffer shares the offset.
+    /// For each buffer, the lowest number in its group. This is its own number if no other buffer
+    /// shares its offset.
     pub(super) leader: Vec<u32>,
-    /// For each buffer, the strictest alignment in the group.
+    /// For each buffer, the strictest alignment in its group.
     pub(super) alignment: Vec<u64>,
 }
 
 impl Colocations {
-    /// Joins the pairs of a problem to groups. Ignores a pair with a number that is no buffer.
+    /// Joins the pairs of a problem to groups. Ignores a pair with a number that no buffer has.
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut leader: Vec<u32> = (0..count as u32).collect();
@@ -28,7 +28,7 @@ impl Colocations {
         let mut alignment: Vec<u64> = problem.buffers.iter().map(|buffer| buffer.alignment).collect();
         for buffer in 0..count {
             // Leaders have lower numbers than their followers, so the entry of the parent is final
-            // by now.
+            // already.
             leader[buffer] = leader[leader[buffer] as usize];
             let leader = leader[buffer] as usize;
             alignment[leader] = alignment[leader].max(alignment[buffer]);

@@ -1,11 +1,11 @@
-//! The events of a problem in the order of time: the input of best fit and of push-down.
+//! The events of a problem in the order of time, which are the input of best fit and of push-down.
 
 use super::first_fit;
 use super::{Chain, Chains, Plan, Watch};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Order of events within one step: frees first, then new buffers, then writes in place.
+/// The order of events within one step: frees first, then new buffers, then writes in place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Free,
@@ -20,20 +20,20 @@ pub(super) enum Event {
     Free(u32),
     /// The first member of a chain allocates bytes.
     Allocate(u32),
-    /// A member keeps a part of the preceding member's bytes, and frees the rest.
+    /// A member keeps a part of the bytes of the member before it, and frees the rest.
     Overwrite(u32),
 }
 
-/// Order among chains with equal starts.
+/// The order of chains that start at the same step.
 ///
-/// MegEngine keeps the order in which the buffers were added. A plan independent of the input order
-/// needs a rule.
+/// MegEngine keeps the order in which the buffers were added. For a plan that does not depend on
+/// the order of the input, a rule is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Arrival {
     /// Whether the longest-lived chain comes first. If false, the shortest-lived comes first.
     longest: bool,
-    /// Among chains with equal lives: whether the largest comes first. If false, the smallest comes
-    /// first.
+    /// Whether the largest of several chains with the same life comes first. If false, the smallest
+    /// comes first.
     largest: bool,
 }
 
@@ -62,8 +62,8 @@ impl Arrival {
     }
 }
 
-/// Returns the ranks of the chains in every order of arrival, each order once: where no two chains
-/// start at once, all four are one. No order is better on every problem.
+/// Returns the ranks of the chains in every order of arrival, each different order once. If no two
+/// chains start at the same step, all four are the same. No order is better for every problem.
 pub(super) fn orders(chains: &Chains) -> Vec<Vec<u32>> {
     let mut orders = Vec::new();
     for arrival in Arrival::ALL {
@@ -75,11 +75,11 @@ pub(super) fn orders(chains: &Chains) -> Vec<Vec<u32>> {
     orders
 }
 
-/// Lists the events of chains without gaps, in MegEngine's order: within one step frees come first,
-/// then new buffers, then writes in place.
+/// Returns the events of chains without gaps, in MegEngine's order: within one step frees come
+/// first, then new buffers, then writes in place.
 ///
-/// A writer frees the bytes of its target around itself. New buffers of the step come before, and
-/// so cannot use these bytes while the target is still read.
+/// A writer frees the bytes of its target around itself. New buffers of the step come before it, so
+/// that they cannot use these bytes while the target is still read.
 pub(super) fn events(chains: &Chains, ranks: &[u32]) -> Vec<Event> {
     let mut events = Vec::with_capacity(chains.members().len() + chains.len());
     for (chain, &rank) in chains.all().iter().zip(ranks) {
@@ -95,8 +95,8 @@ pub(super) fn events(chains: &Chains, ranks: &[u32]) -> Vec<Event> {
     events.into_iter().map(|(.., event)| event).collect()
 }
 
-/// Runs `place` with every order of arrival and returns the best plan. `place` maps chains and
-/// events to the offset of each chain, or returns `None` if the watch stops it.
+/// Runs `place` with every order of arrival and returns the best plan. `place` returns the offset
+/// of each chain for chains and events, or `None` if the watch stops it.
 pub(super) fn best(
     chains: &Chains,
     watch: &mut dyn Watch,

@@ -4,11 +4,11 @@ use super::placer::Placer;
 use super::{Chains, Watch};
 use alloc::vec::Vec;
 
-/// Number of chains placed between two calls of [`Watch::stop`]. Among a million chains, one takes
-/// up to 0.6 ms to place.
+/// The number of chains that are placed between two calls of [`Watch::stop`]. Among a million
+/// chains, it takes up to 0.6 ms to place one.
 pub(super) const PATIENCE: usize = 1 << 6;
 
-/// Returns the chains in the order of their offsets. Chains with equal offsets keep the order of
+/// Returns the chains in the order of their offsets. Chains with the same offset keep the order of
 /// the problem.
 pub(super) fn by_offset(offsets: &[u64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..offsets.len() as u32).collect();
@@ -28,7 +28,7 @@ pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) ->
     Some(placer.peak())
 }
 
-/// Turns offsets of solid chains into a plan of chains with gaps and fixed offsets.
+/// Turns the offsets of solid chains into those of chains with gaps and fixed offsets.
 ///
 /// Without gaps and fixed offsets, returns `offsets` unchanged. Otherwise places the fixed chains
 /// first, and the rest by first fit in the order of `offsets`. Returns `None` if `watch` stopped

@@ -1,7 +1,7 @@
-//! Gaps of buffers: times in the life of a buffer at which it needs no bytes, or only some of them.
+//! Gaps of buffers: times in the life of a buffer when it needs no bytes, or only some of them.
 //!
-//! A buffer with gaps is several buffers of a problem at one place, one for each time with the same
-//! bytes. Between their lives the place is free for others.
+//! In a problem, a buffer with gaps is several buffers at one place, one for each time with the
+//! same bytes. Between their lives the place is free for others.
 //!
 //! ```text
 //! gap at 3..6        gap at 3..6, window 4..8
@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-/// A time at which a buffer needs only a part of its bytes.
+/// A time when a buffer needs only a part of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// The steps.
+    /// The steps of the gap.
     pub life: Range<u64>,
-    /// The bytes that stay in use, counted from the beginning of the buffer. Empty if all are free.
+    /// The bytes that remain in use, counted from the start of the buffer. Empty if all are free.
     pub window: Range<u64>,
 }
 
@@ -28,14 +28,14 @@ pub struct Gap {
 pub enum UnusableGap {
     /// Gaps overlap, or go beyond the life of the buffer.
     Life {
-        /// First step of the life of the buffer.
+        /// The first step of the life of the buffer.
         start: u64,
-        /// First step after the life of the buffer.
+        /// The first step after the life of the buffer.
         end: u64,
     },
     /// A window goes beyond the end of the buffer.
     Window {
-        /// Size of the buffer in bytes.
+        /// The size of the buffer in bytes.
         size: u64,
     },
     /// The buffer never has all its bytes.
@@ -58,27 +58,28 @@ impl core::error::Error for UnusableGap {}
 #[derive(Debug, Default)]
 pub struct Pieces {
     buffers: Vec<Buffer>,
-    /// The number of a piece with all bytes: its offset is that of the buffer.
+    /// The number of a piece that has all bytes. Its offset is that of the buffer.
     whole: usize,
-    /// The pieces that lie in place over another one: the piece, the other, and the distance.
+    /// The pieces that are in place over another one: the piece, the other one, and the distance.
     over: Vec<(usize, usize, u64)>,
-    /// Number of gaps of which more bytes are held than needed: see [`Pieces::of`].
+    /// The number of gaps that hold more bytes than they need: see [`Pieces::of`].
     pub held: usize,
 }
 
 impl Pieces {
-    /// Divides a buffer of more than 0 bytes. One kind of gap cannot be expressed: with a window
-    /// that begins above the first byte, right after a time without all bytes. With `relaxed`, such
-    /// a gap is free as a whole; otherwise it holds all bytes below its window, too. No plan of the
-    /// relaxed problem needs more bytes than a plan with the gaps.
+    /// Divides a buffer of more than 0 bytes into pieces. One kind of gap cannot be expressed: its
+    /// window starts above the first byte, and the time right before it does not use all bytes of
+    /// the window. With `relaxed`, such a gap is free as a whole; otherwise it holds all bytes
+    /// below its window, too. The best plan of the relaxed problem needs no more bytes than one
+    /// with the exact gaps.
     ///
     /// # Errors
-    /// Gaps that are out of turn, outside of the buffer, or take up its whole life.
+    /// The gaps overlap, are outside the buffer, or take up its whole life.
     pub fn of(buffer: &Buffer, gaps: &[Gap], relaxed: bool) -> Result<Self, UnusableGap> {
         let mut gaps = gaps.to_vec();
         gaps.sort_by_key(|gap| gap.life.start);
         let (whole, life) = (0..buffer.size, buffer.start..buffer.end);
-        // The times in turn, with the bytes in use.
+        // The times in their order, with the bytes in use.
         let mut times: Vec<Gap> = Vec::new();
         let mut at = life.start;
         for gap in gaps {
@@ -112,7 +113,7 @@ impl Pieces {
             let piece = pieces.buffers.len();
             let mut own = Buffer { start: time.life.start, end: time.life.end, ..*buffer };
             if let Some((target, under)) = under.filter(|_| time.window.start > 0) {
-                // A buffer in place begins in the last step of the buffer under it.
+                // A buffer in place starts in the last step of the buffer under it.
                 own = Buffer { start: own.start - 1, size: time.window.end - time.window.start, fixed: None, ..own };
                 pieces.over.push((piece, target, time.window.start - under.window.start));
             } else if time.window.start > 0 && relaxed {
@@ -131,7 +132,8 @@ impl Pieces {
         Ok(pieces)
     }
 
-    /// Adds the pieces to a problem. Returns the number of the buffer with the offset of the whole.
+    /// Adds the pieces to a problem. Returns the number of the buffer that has the offset of the
+    /// whole.
     pub fn add_to(self, problem: &mut Problem) -> usize {
         let first = problem.buffers.len();
         let number = |piece: usize| (first + piece) as u32;

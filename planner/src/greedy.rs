@@ -1,9 +1,9 @@
-//! Greedy planning: places the most demanding buffers first, each in the smallest gap or in the
-//! lowest gap.
+//! Greedy planning: places the most demanding buffers first, each in the smallest or in the lowest
+//! gap.
 //!
 //! The smallest gap is the choice of TensorFlow Lite's `ArenaPlanner` and of XLA's
 //! `GlobalDecreasingSizeBestFit`. XLA's packing search also tries the lowest gap, which leaves less
-//! space between buffers of mixed sizes in long records. Greedy algorithms give no bound on the
+//! space between buffers of mixed sizes in long records. Greedy algorithms do not limit the
 //! distance from the best plan.
 
 use super::first_fit::PATIENCE;
@@ -44,8 +44,8 @@ impl Algorithm for Greedy {
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
         let chains = Chains::of(problem);
         let order = self.order(&chains);
-        // To sort a million chains, and to prepare their places, takes a good part of a second
-        // each.
+        // Sorting a million chains takes a good part of a second, and so does preparing their
+        // places.
         if watch.stop() {
             return None;
         }
@@ -73,7 +73,7 @@ impl Greedy {
     pub const ALL: [Self; 6] =
         [Self::Size, Self::Area, Self::Conflicts, Self::Birth, Self::LowestSize, Self::LowestScale];
 
-    /// Sorts the chains by this order. Chains of equal rank keep the order of the problem.
+    /// Sorts the chains by this order. Chains with the same rank keep the order of the problem.
     pub fn order(self, chains: &Chains) -> Vec<u32> {
         let all = chains.all();
         let mut order: Vec<u32> = (0..all.len() as u32).collect();
@@ -98,8 +98,8 @@ impl Greedy {
     }
 }
 
-/// Counts for each chain the chains with overlapping lives, including the chain itself. O(n log n):
-/// the chains that start before the end, less the chains that end before the start.
+/// Counts for each chain the chains with overlapping lives, including itself. O(n log n): the
+/// chains that start before its end, minus those that end before its start.
 fn conflicts(chains: &[Chain]) -> Vec<usize> {
     let mut starts: Vec<u64> = chains.iter().map(|chain| chain.start).collect();
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.end).collect();

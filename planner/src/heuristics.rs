@@ -1,4 +1,4 @@
-//! The list of heuristics: algorithms that answer soon, and prove no bound.
+//! The list of heuristics, which are algorithms that answer soon and prove no bound.
 
 use super::Algorithm;
 use super::best_fit::BestFit;
@@ -8,7 +8,7 @@ use super::interval_move::IntervalMove;
 use super::pushdown::Pushdown;
 use super::squeeze::Squeeze;
 
-/// All heuristics. The slowest with many buffers come last.
+/// All heuristics. Those that are slowest with many buffers come last.
 pub static HEURISTICS: [&(dyn Algorithm + Sync); 11] = [
     &Pushdown,
     &BestFit,

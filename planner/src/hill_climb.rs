@@ -1,10 +1,10 @@
-//! Hill climbing over placement orders: first fit in many orders, each a small change of the best
-//! so far.
+//! Hill climbing over placement orders: first fit in many orders, each a small change of the
+//! present one.
 //!
-//! The change is that of TVM's `hill_climb`. Take a buffer at the peak. Choose two buffers placed
-//! earlier: neighbours, or a neighbour and a neighbour of the neighbour. Swap the two in the order.
-//! Two buffers are neighbours if their lives overlap. TVM stores all pairs of neighbours; here a
-//! pair is drawn by a scan when needed, so memory stays O(n).
+//! The change is that of TVM's `hill_climb`. Take a buffer at the peak. Choose two buffers that
+//! were placed earlier: two neighbours, or a neighbour and a neighbour of that one. Swap the two in
+//! the order. Two buffers are neighbours if their lives overlap. TVM stores all pairs of
+//! neighbours. Here a pair is drawn by a scan when it is needed, so the memory is O(n).
 
 use super::first_fit::fill;
 use super::greedy::Greedy;
@@ -12,9 +12,10 @@ use super::placer::Placer;
 use super::{Algorithm, Chain, Chains, Plan, Problem, Watch, lower_bound};
 use alloc::vec::Vec;
 
-/// TVM's hill climbing. The random numbers have a fixed seed, so equal problems give equal plans.
+/// TVM's hill climbing. The random numbers have a fixed seed, so the same problem gives the same
+/// plan.
 pub struct HillClimb {
-    /// Number of orders to try.
+    /// The number of orders to try.
     pub attempts: u32,
 }
 
@@ -23,12 +24,12 @@ impl HillClimb {
     pub const TVM: Self = Self { attempts: 500 };
 }
 
-/// Probability, in per cent, of drawing both buffers among the neighbours of the highest buffer.
-/// Otherwise the second is drawn among the neighbours of the first.
+/// The probability, in per cent, that both buffers are drawn from the neighbours of the highest
+/// buffer. Otherwise the second one is drawn from the neighbours of the first.
 const NEAR: u64 = 25;
 
-/// Scale of the probability of keeping a worse order, in per cent. The probability is this scale
-/// times the relative rise of the peak, divided by the number of the attempt.
+/// The scale of the probability that a worse order is kept, in per cent. The probability is this
+/// scale times the relative rise of the peak, divided by the number of the attempt.
 const FORGIVING: u64 = 50;
 
 impl Algorithm for HillClimb {
@@ -56,8 +57,9 @@ impl Algorithm for HillClimb {
                 best = chains.plan(climb.placer.offsets());
                 watch.improved(&best);
             }
-            // Accept with probability FORGIVING % · (worse / new) / attempt, in whole numbers: both
-            // sides are multiplied by `new · attempt · 100`. `u128` holds 6 + 64 + 32 bits.
+            // The order is accepted with probability FORGIVING % · (worse / new) / attempt. This is
+            // computed in whole numbers, with both sides multiplied by `new · attempt · 100`.
+            // `u128` has room for 6 + 64 + 32 bits.
             let worse = new.saturating_sub(peak);
             let chance = u128::from(FORGIVING) * u128::from(worse) * u128::from(u32::MAX);
             let bar = u128::from(new) * u128::from(attempt) * 100;
@@ -112,7 +114,7 @@ impl<'a> Climb<'a> {
         Some((self.position[one as usize], self.position[other as usize]))
     }
 
-    /// Draws a neighbour of `chain` among the first `before` positions, excluding `except`.
+    /// Draws a neighbour of `chain` from the first `before` positions, but not `except`.
     fn neighbour(&mut self, chain: u32, before: u32, except: u32) -> Option<u32> {
         let all = self.chains.all();
         let own = &all[chain as usize];
@@ -141,7 +143,7 @@ impl ClimbRandom {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Draws an item of an iterator; `None` from an empty iterator.
+    /// Draws an item of an iterator. Returns `None` if the iterator is empty.
     fn one_of(&mut self, mut some: impl Iterator<Item = u32> + Clone) -> Option<u32> {
         let count = some.clone().count() as u64;
         if count == 0 {

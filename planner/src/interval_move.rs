@@ -1,9 +1,10 @@
-//! MegEngine's interval move: inserts the longest-lived buffers first, each into the gap where
+//! MegEngine's interval move: inserts the longest-lived buffers first, each into the gap for which
 //! other buffers must move least.
 //!
-//! A gap may be too small. Then the buffers above move up, and push up the buffers above them as
-//! far as necessary. O(n² log n) time and O(n) memory: a sweep over the addresses with a segment
-//! tree over the steps finds how far each buffer can move and must move, without a list of pairs.
+//! A gap may be too small. Then the buffers above it move up, and push up those above them as far
+//! as necessary. This takes O(n² log n) time and O(n) memory, because a sweep over the addresses
+//! with a segment tree over the steps finds how far each buffer can move and must move, without a
+//! list of pairs.
 
 use super::first_fit;
 use super::levels::Levels;
@@ -15,7 +16,7 @@ use core::cmp::Reverse;
 use core::ops::Range;
 
 /// Interval move: `StaticMemAllocIntervalMove` of MegEngine (2022). In a problem with several
-/// alignments, every buffer is aligned to the coarsest.
+/// alignments, every buffer gets the coarsest one.
 pub struct IntervalMove;
 
 impl Algorithm for IntervalMove {
@@ -48,13 +49,13 @@ fn order(chains: &Chains) -> Vec<u32> {
 
 /// The placed chains.
 struct Stack {
-    /// Steps of each chain, numbered among the steps at which a life starts or ends.
+    /// The steps of each chain, numbered among the steps at which a life starts or ends.
     steps: Vec<Range<u32>>,
-    /// Aligned size of each chain.
+    /// The aligned size of each chain.
     sizes: Vec<u64>,
-    /// Offset of each placed chain.
+    /// The offset of each placed chain.
     lows: Vec<u64>,
-    /// Highest offset of each placed chain that leaves the peak as it is.
+    /// The highest offset of each placed chain that does not raise the peak.
     highest: Vec<u64>,
     /// The placed chains in the order of their offsets.
     placed: Vec<u32>,
@@ -66,11 +67,11 @@ struct Stack {
 #[derive(Clone, Copy)]
 struct Opening {
     low: u64,
-    /// Bytes by which the peak would rise.
+    /// The bytes by which the peak would rise.
     rise: u64,
-    /// Bytes by which the gap is too small.
+    /// The bytes by which the gap is too small.
     missing: u64,
-    /// Bytes of the gap that would stay free.
+    /// The bytes of the gap that would remain free.
     rest: u64,
 }
 
@@ -101,14 +102,14 @@ impl Stack {
         self.push_up(chain);
         let lows = &self.lows;
         self.placed.push(chain);
-        // Moving up keeps the order of chains whose lives overlap, so the list is almost sorted.
+        // Moving up keeps the order of chains with overlapping lives, so the list is almost sorted.
         self.placed.sort_by_key(|&chain| lows[chain as usize]);
     }
 
     /// Computes for each placed chain the highest offset below the peak and below the chains above.
     fn find_highest(&mut self) {
-        // Counted downwards from the peak, so that one tree of largest values serves both
-        // directions.
+        // Depths are counted downwards from the peak, so that one tree of largest values serves
+        // both directions.
         self.levels.clear();
         for &chain in self.placed.iter().rev() {
             let (steps, size) = (&self.steps[chain as usize], self.sizes[chain as usize]);
@@ -143,8 +144,8 @@ impl Stack {
         let room = gap.end - gap.start;
         let missing = size.saturating_sub(room);
         let mut rise = (gap.start + size).saturating_sub(self.peak);
-        // A chain above absorbs part of the push: the free bytes below, and how far the chain can
-        // rise within the peak. The remainder raises the peak.
+        // A chain above absorbs a part of the push: the free bytes below it, and as much as it can
+        // rise below the peak. The remainder raises the peak.
         if missing > 0 {
             for &other in above {
                 let distance = self.lows[other as usize] - gap.end;
@@ -159,8 +160,8 @@ impl Stack {
         }
     }
 
-    /// Moves up all chains in the way of `chain`, directly or through others. Works from the lowest
-    /// up, so each chain moves at most once.
+    /// Moves up all chains that are in the way of `chain`, directly or through others. Starts with
+    /// the lowest, so each chain moves at most once.
     fn push_up(&mut self, chain: u32) {
         let low = self.lows[chain as usize];
         self.levels.clear();

@@ -7,12 +7,14 @@ use core::ops::Range;
 
 /// A level for every step, all 0 at first.
 pub(super) struct Levels {
-    /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
-    /// 1, the children of `i` are `2i` and `2i + 1`, and the leaves follow the inner nodes.
+    /// The number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered
+    /// from 1, the children of `i` are `2i` and `2i + 1`, and the leaves come after the inner
+    /// nodes.
     leaves: usize,
-    /// For each node, the level to which all steps below the node were raised at once.
+    /// For each node, the level to which all steps below it were raised at once.
     raised: Vec<u64>,
-    /// For each node, the highest level of a step below, ignoring the raises recorded in ancestors.
+    /// For each node, the highest level of a step below it, without the raises that are recorded in
+    /// its ancestors.
     highest: Vec<u64>,
 }
 
@@ -29,10 +31,10 @@ impl Levels {
         self.highest.fill(0);
     }
 
-    /// Raises every step of a range to `level`. Steps with a higher level stay as they are.
+    /// Raises every step of a range to `level`. Steps with a higher level do not change.
     pub(super) fn raise(&mut self, steps: &Range<u32>, level: u64) {
-        // The usual bottom-up walk: a left end that is a right child, and a right end that is a
-        // left child, have parents that reach out of the range.
+        // This is the usual bottom-up walk. A left end that is a right child, and a right end that
+        // is a left child, have parents that reach out of the range.
         let (mut left, mut right) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         while left < right {
             if left % 2 == 1 {
@@ -51,7 +53,7 @@ impl Levels {
     fn raise_node(&mut self, node: usize, level: u64) {
         self.raised[node] = self.raised[node].max(level);
         let mut node = node;
-        // An ancestor that is as high already has ancestors that are as high, too.
+        // If an ancestor is this high already, so are its ancestors.
         while node > 0 && self.highest[node] < level {
             self.highest[node] = level;
             node /= 2;

@@ -1,4 +1,5 @@
-//! Static planning: an offset for every buffer of a program whose allocations are known in advance.
+//! Static planning: an offset for every buffer of a program, if its allocations are known in
+//! advance.
 //!
 //! ```text
 //! operators ─┐
@@ -29,11 +30,11 @@
 //! ```
 //!
 //! [`portfolio::Portfolio`] runs the same algorithms step by step on one thread, without a clock.
-//! [`operators::lower`] makes a problem of the operators of a program. [`HEURISTICS`] lists the
+//! [`operators::lower`] makes a problem from the operators of a program. [`HEURISTICS`] lists the
 //! fast algorithms, and [`exact`] is the search.
 //!
-//! `no_std` with `alloc`, no unsafe code, no dependencies by default. The feature `std`, on by default, adds
-//! [`solve`] and [`parallel`].
+//! The crate is `no_std` with `alloc`, has no unsafe code, and depends only on `smallvec` by
+//! default. The feature `std`, which is on by default, adds [`solve`] and [`parallel`].
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Decides which buffers are written in place over which, before planning.
+//! Decides before planning which buffers are written in place over which others.
 //!
 //! [`Overwrite`](super::Overwrite) states the rules, which are those of `StaticMemAllocImplHelper`
 //! in MegEngine (2022).
@@ -7,7 +7,7 @@ use super::{Overwrite, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Marks the absence of a buffer, member or block.
+/// The number that means no buffer, member or block.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The accepted overwrites.
@@ -16,8 +16,7 @@ pub(super) struct Overwrites {
     pub(super) target: Vec<u32>,
     /// For each buffer, the buffer written over it, or [`NONE`].
     pub(super) writer: Vec<u32>,
-    /// For each buffer, the distance in bytes from the start of the target, or 0 without a
-    /// target.
+    /// For each buffer, the distance in bytes from the start of its target, or 0 if it has none.
     pub(super) offset: Vec<u64>,
 }
 
@@ -27,12 +26,12 @@ impl Overwrites {
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut settled = Self { target: vec![NONE; count], writer: vec![NONE; count], offset: vec![0; count] };
-        // A fixed or colocated buffer has its own offset, and so cannot follow a target.
+        // A fixed or colocated buffer has its own offset, so it cannot follow a target.
         let mut placed: Vec<bool> = problem.buffers.iter().map(|buffer| buffer.fixed.is_some()).collect();
         for buffer in problem.colocations.iter().flat_map(|pair| [pair.first, pair.second]) {
             placed.get_mut(buffer as usize).into_iter().for_each(|placed| *placed = true);
         }
-        // Out-of-range writers have no entry in `placed` and are dropped here.
+        // Writers with an unknown number have no entry in `placed`, so they are dropped here.
         let movable = |pair: &&Overwrite| placed.get(pair.writer as usize) == Some(&false);
         problem.overwrites.iter().filter(movable).for_each(|&pair| settled.consider(problem, pair));
         settled
@@ -53,7 +52,8 @@ impl Overwrites {
         }
         let before = self.writer[target as usize];
         if before != NONE {
-            // The larger writer wins; of two equally large writers the first stays.
+            // The larger writer wins. Of two writers with the same size, the first one keeps its
+            // place.
             if source.size <= problem.buffers[before as usize].size {
                 return;
             }
@@ -66,7 +66,8 @@ impl Overwrites {
     }
 
     /// Returns whether `buffer` is `root`, or is written over `root` through a chain of writers. A
-    /// circle is possible among buffers of one step: each may start in the last step of the next.
+    /// circle is possible among buffers of one step, because each may start in the last step of the
+    /// next one.
     fn is_below(&self, problem: &Problem, buffer: u32, root: u32) -> bool {
         let step = problem.buffers[root as usize].start;
         let mut at = buffer;
@@ -74,8 +75,8 @@ impl Overwrites {
             if at == root {
                 return true;
             }
-            // Starts never decrease from target to writer. Below `step`, the walk down the targets
-            // cannot meet `root` any more.
+            // Starts never decrease from target to writer. So below `step`, the walk down the
+            // targets can no longer meet `root`.
             if problem.buffers[at as usize].start < step || self.target[at as usize] == NONE {
                 return false;
             }

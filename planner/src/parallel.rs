@@ -1,8 +1,8 @@
-//! The portfolio on several threads: each thread takes the next job, and all threads know the best
-//! plan.
+//! Runs the portfolio on several threads. Each thread takes the next job, and all of them know the
+//! best plan.
 //!
-//! A run continues when another thread finds a plan, unless that plan is within the capacity of the
-//! run.
+//! When another thread finds a plan, a run continues, unless this plan is within the capacity of
+//! the run.
 
 use crate::exact::{Instance, PATIENCE, Progress, Search, Verdict};
 use crate::portfolio::{Job, Standing, job};
@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// The work of the first runs of the exact search, on all threads together, which all aim at the
-/// lower bound. 25,000,000 take a second of one core.
+/// The work of the first runs of the exact search, which all aim at the lower bound, on all threads
+/// together. A core does 25,000,000 in a second.
 ///
 /// Most programs fit into their lower bound, and a plan at the bound needs no proof. `MiniMalloc`'s
 /// instance E has such a plan, which the 122nd run at the bound finds with a work of 33,000,000.
@@ -24,9 +24,9 @@ const BOUND_FIRST: u64 = 50_000_000;
 /// The result of a search for the lowest peak.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The best plan; `None` if the deadline came before the first plan.
+    /// The best plan, or `None` if the deadline came before the first plan.
     pub plan: Option<Plan>,
-    /// No plan has a lower peak, in bytes.
+    /// A peak in bytes. No plan has a lower one.
     pub lower_bound: u64,
     /// Whether the plan is proven to have the lowest peak.
     pub optimal: bool,
@@ -39,7 +39,7 @@ pub struct Outcome {
 /// Plans a problem on every core, until the plan is proven optimal or the deadline has passed.
 ///
 /// # Errors
-/// Why the problem cannot be planned.
+/// The reason why the problem cannot be planned.
 ///
 /// # Examples
 /// ```
@@ -62,8 +62,8 @@ pub fn solve(problem: &Problem, deadline: Duration) -> Result<Outcome, Unusable>
 /// Searches for the lowest peak on `threads` threads, until a plan is proven optimal or the
 /// deadline has passed.
 ///
-/// `improved` receives every plan that is better than the plans before, with the lower bound and
-/// the name of the algorithm. The offsets of the plan depend on the timing of the threads. Its
+/// `improved` receives every plan that is better than those before it, with the lower bound and the
+/// name of the algorithm. The offsets of the plan depend on the timing of the threads. Its
 /// validity, and proofs about it, do not.
 pub fn minimise(
     problem: &Problem,
@@ -98,16 +98,18 @@ pub fn fits(
 /// The state that the threads share.
 struct Race<'a> {
     problem: &'a Problem,
-    /// The question: a plan within so many bytes, or the best one.
+    /// The question: whether a plan needs at most this many bytes, or which plan is the best if
+    /// `None`.
     capacity: Option<u64>,
     end: Option<Instant>,
     /// The lower bound before the search.
     bound: u64,
     standing: Mutex<Standing>,
-    /// Made by the first thread that needs it; `None` inside if the problem is too large.
+    /// The instance, which the first thread that needs it makes; `None` inside if the problem is
+    /// too large.
     instance: OnceLock<Option<Arc<Instance>>>,
     next: AtomicU64,
-    /// The next of the first runs, at the lower bound.
+    /// The next of the first runs, which aim at the lower bound.
     bound_run: AtomicU64,
     /// The work of those runs so far.
     bound_work: AtomicU64,
@@ -115,12 +117,12 @@ struct Race<'a> {
     over: AtomicBool,
 }
 
-/// A better plan, on its way to the caller's thread.
+/// A better plan, with the lower bound and the algorithm, on its way to the caller's thread.
 type News = (Plan, u64, &'static str);
 
 impl<'a> Race<'a> {
     fn new(problem: &'a Problem, capacity: Option<u64>, deadline: Option<Duration>) -> Self {
-        // The lower bound of a million buffers takes a second of the time.
+        // The clock starts here, because the lower bound of a million buffers takes a second.
         let end = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let standing = Standing::new(problem);
         let race = Self {
@@ -148,7 +150,7 @@ impl<'a> Race<'a> {
                 scope.spawn(move || self.work(&sender));
             }
             drop(sender);
-            // Ends when every thread has dropped its sender.
+            // This ends when every thread has dropped its sender.
             for (plan, lower_bound, algorithm) in receiver {
                 improved(&plan, lower_bound, algorithm);
             }
@@ -166,7 +168,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// One thread: job after job.
+    /// Does one job after the other, on one thread.
     fn work(&self, news: &Sender<News>) {
         let mut search = None;
         while !self.stop() {
@@ -204,7 +206,7 @@ impl<'a> Race<'a> {
         self.instance.get_or_init(|| Instance::of(Chains::of(self.problem)).map(Arc::new)).as_ref()
     }
 
-    /// The first runs, which aim at the lower bound before any other capacity is tried.
+    /// Makes the first runs, which aim at the lower bound before any other capacity is tried.
     fn search_at_bound(&self, search: &mut Search, news: &Sender<News>) {
         let spent = |work: u64| self.bound_work.fetch_add(work, Ordering::Relaxed) + work >= BOUND_FIRST;
         while self.capacity.is_none() && !spent(0) && !self.stop() && self.standing().searched() == self.bound {
@@ -213,8 +215,8 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// One run of the search. `spent` receives the work since its last call, and says whether the
-    /// run has to end.
+    /// Makes one run of the search. `spent` receives the work since its last call, and says whether
+    /// the run must end.
     fn search(&self, search: &mut Search, run: u64, target: u64, spent: &dyn Fn(u64) -> bool, news: &Sender<News>) {
         search.begin(run, target);
         loop {
@@ -238,7 +240,8 @@ impl<'a> Race<'a> {
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
-        // Every change of the standing is complete before anything can panic.
+        // Poison is ignored, because every change of the standing is complete before anything can
+        // panic.
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,12 +249,13 @@ impl<'a> Race<'a> {
         let mut standing = self.standing();
         if standing.offer(plan.clone(), algorithm) {
             self.over.fetch_or(self.is_settled(&standing), Ordering::Relaxed);
-            // Under the lock, so that they arrive in order. The receiver outlives the threads.
+            // Sent under the lock, so that plans arrive in order. The receiver outlives the
+            // threads.
             let _ = news.send((plan, standing.lower_bound(), algorithm));
         }
     }
 
-    /// Whether there is nothing left to do.
+    /// Returns whether there is nothing left to do.
     fn is_settled(&self, standing: &Standing) -> bool {
         let answered =
             |capacity: u64| standing.searched() > capacity || standing.best().is_some_and(|best| best.peak <= capacity);
@@ -327,8 +331,8 @@ mod tests {
         assert_eq!(solve(&Problem::default(), Duration::MAX).map(|outcome| outcome.nodes), Err(Unusable::Empty));
     }
 
-    /// A rectangle of time and address cut into `pieces` buffers at random, so all of it is in use
-    /// at every step.
+    /// Returns a rectangle of time and address that is cut into `pieces` buffers at random, so that
+    /// all of it is in use at every step.
     fn cut(pieces: usize, mut seed: u64) -> Problem {
         let mut random = move |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

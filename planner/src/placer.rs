@@ -7,12 +7,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The exclusive bytes of a member.
+/// The bytes that belong only to one member.
 struct Piece {
-    /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a
-    /// section, and there are far fewer sections than steps.
+    /// The sections during which the bytes belong only to the member. Lives overlap iff they share
+    /// a section, and there are far fewer sections than steps.
     sections: Range<u32>,
-    /// Distance in bytes from the start of the chain.
+    /// The distance in bytes from the start of the chain.
     offset: u64,
     size: u64,
 }
@@ -22,11 +22,11 @@ pub(super) struct Placer<'a> {
     chains: &'a Chains,
     /// The pieces of all chains. The pieces of one chain are adjacent.
     pieces: Vec<Piece>,
-    /// For each chain, the index of the first piece; at the end, the number of pieces.
+    /// For each chain, the index of its first piece; at the end, the number of pieces.
     first: Vec<u32>,
     space: Space,
     offsets: Vec<u64>,
-    /// Ranges of blocked offsets; scratch memory of `tightest`.
+    /// Ranges of blocked offsets, which are scratch memory of `tightest`.
     blocked: Vec<(u64, u64)>,
     peak: u64,
 }
@@ -34,13 +34,15 @@ pub(super) struct Placer<'a> {
 impl<'a> Placer<'a> {
     /// Creates a placement of the fixed chains only.
     pub(super) fn new(chains: &'a Chains) -> Self {
-        // A writer that ends together with its target has no exclusive steps, and so no piece.
+        // A writer that ends together with its target never has bytes only for itself, so it has no
+        // piece.
         let lives = || chains.members().iter().filter(|member| member.since < member.end);
         let mut events: Vec<(u64, bool)> =
             lives().flat_map(|member| [(member.since, true), (member.end, false)]).collect();
-        // Within one step, ends come before beginnings (`false < true`).
+        // Within one step, ends come before starts (`false < true`).
         events.sort_unstable();
-        // A section ends with the first end after a beginning: just before, the most lives overlap.
+        // A section ends with the first end after a start, because just before it the most lives
+        // overlap.
         let is_last = |pair: &&[(u64, bool)]| pair[0].1 && !pair[1].1;
         let ends: Vec<u64> = events.windows(2).filter(is_last).map(|pair| pair[1].0).collect();
         let section = |time| ends.partition_point(|&end| end <= time) as u32;
@@ -80,7 +82,7 @@ impl<'a> Placer<'a> {
         &self.offsets
     }
 
-    /// Returns the bytes needed by the chains placed so far.
+    /// Returns the bytes that the chains placed so far need.
     pub(super) fn peak(&self) -> u64 {
         self.peak
     }
@@ -93,8 +95,8 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// Places a chain in the smallest sufficient gap, the lowest among equals, else above
-    /// everything. Does nothing for a fixed chain.
+    /// Places a chain in the smallest gap that is large enough, and in the lowest of several such
+    /// gaps, or above everything if there is none. Does nothing for a fixed chain.
     pub(super) fn best_fit(&mut self, chain: u32) {
         if self.chain(chain).fixed.is_none() {
             let offset = self.tightest(chain);
@@ -112,7 +114,7 @@ impl<'a> Placer<'a> {
         &self.pieces[self.first[chain as usize] as usize..self.first[chain as usize + 1] as usize]
     }
 
-    /// Records the offset of a chain and occupies the bytes of all pieces.
+    /// Records the offset of a chain and occupies the bytes of all its pieces.
     fn put(&mut self, chain: u32, offset: u64) {
         let whole = self.chain(chain);
         self.offsets[chain as usize] = offset;
@@ -125,8 +127,8 @@ impl<'a> Placer<'a> {
 
     /// Finds the lowest offset at which all pieces of a chain are free.
     ///
-    /// Round robin over the lists of occupied runs. Each list is sorted and only advances, so every
-    /// run is passed at most once.
+    /// This goes round robin over the lists of occupied runs. Each list is sorted and only
+    /// advances, so every run is passed at most once.
     fn lowest(&self, chain: u32) -> u64 {
         let alignment = self.chain(chain).alignment;
         let mut runs: Vec<_> = self
@@ -136,8 +138,8 @@ impl<'a> Placer<'a> {
             .filter(|(runs, _)| !runs.is_empty())
             .collect();
         let mut offset = 0;
-        // A run in the way moves the chain above the run. The offset is final once a whole round of
-        // lists moves nothing: `quiet` counts the lists checked since the last move.
+        // A run in the way moves the chain above it. The offset is final when a whole round of
+        // lists has moved nothing: `quiet` counts the lists that were checked since the last move.
         let mut quiet = 0;
         let mut turn = 0;
         while quiet < runs.len() {
@@ -145,7 +147,7 @@ impl<'a> Placer<'a> {
             let mut moved = false;
             loop {
                 let low = offset + piece.offset;
-                // The offset only rises, so passed runs never come back into the way.
+                // The offset only rises, so runs that were passed never get in the way again.
                 let passed = passed(rest, low);
                 *rest = &rest[passed..];
                 match rest.first() {
@@ -162,8 +164,8 @@ impl<'a> Placer<'a> {
         offset
     }
 
-    /// Finds the offset with the least unused space above the chain, or the offset above everything
-    /// if no gap fits.
+    /// Finds the offset with the least unused space above the chain, or the lowest offset above
+    /// everything if no gap is large enough.
     fn tightest(&mut self, chain: u32) -> u64 {
         let alignment = self.chain(chain).alignment;
         let mut blocked = core::mem::take(&mut self.blocked);
@@ -172,15 +174,16 @@ impl<'a> Placer<'a> {
             for runs in self.space.taken(&piece.sections) {
                 // A run that ends below the piece at offset 0 blocks no offset.
                 let above = runs.all().iter().filter(|run| run.1 > piece.offset);
-                // The blocked offsets: from the first at which the piece would touch the run, to
-                // the first after the run.
+                // The blocked offsets are those from the first at which the piece would touch the
+                // run, up to the first after the run.
                 blocked.extend(
                     above.map(|run| ((run.0 + 1).saturating_sub(piece.offset + piece.size), run.1 - piece.offset)),
                 );
             }
         }
         blocked.sort_unstable();
-        // Sweep over the blocked ranges in ascending order; `offset` is the first not yet blocked.
+        // This sweeps over the blocked ranges in ascending order. `offset` is the first one that is
+        // not blocked yet.
         let (mut best, mut offset) = (None, 0);
         for &(low, high) in &blocked {
             if offset < low {
@@ -198,11 +201,12 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// Counts the leading runs with an end at or below `low`. Exponential search: the count is 0 or 1
-/// most of the time.
+/// Counts the leading runs with an end at or below `low`. This is an exponential search, because
+/// the count is 0 or 1 most of the time.
 fn passed(runs: &[(u64, u64)], low: u64) -> usize {
     let mut bound = 1;
-    // Doubles until the run at `bound - 1` ends above `low`, then searches the last interval.
+    // The bound doubles until the run at `bound - 1` ends above `low`, and then the last interval
+    // is searched.
     while bound < runs.len() && runs[bound - 1].1 <= low {
         bound *= 2;
     }

@@ -1,9 +1,9 @@
-//! MegEngine's push-down: decides the order of the buffers by address first, then lowers each
-//! buffer onto those below.
+//! MegEngine's push-down: first decides the order of the buffers by address, then lowers each
+//! buffer onto those below it.
 //!
-//! Best fit decides only the order: where no free block is large enough, the largest block grows,
-//! without regard to addresses elsewhere. In the second pass every buffer falls onto the buffers
-//! below. The fall takes back the space that growing blocks pushed apart. O(n log n).
+//! Best fit decides only the order: if no free block is large enough, the largest one grows,
+//! without regard to other addresses. In the second pass every buffer falls onto the buffers below
+//! it, which removes the space that growing blocks have made. O(n log n).
 
 use super::events::{self, Event};
 use super::first_fit::PATIENCE;
@@ -28,25 +28,26 @@ impl Algorithm for Pushdown {
     }
 }
 
-/// Computes the offset of each chain, or returns `None` if `watch` stopped that.
+/// Computes the offset of each chain, or returns `None` if `watch` stopped this.
 pub(super) fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u64>> {
     order(chains, events, watch).map(|above| fall(chains, &above))
 }
 
-/// A constraint: member `upper` is above member `lower`. Recorded when the later of the two is
-/// placed.
+/// A constraint: member `upper` is above member `lower`. It is recorded when the later of the two
+/// is placed.
 struct Above {
     lower: u32,
     upper: u32,
 }
 
 /// Decides the order by address of all members with overlapping lives. Only neighbours are
-/// recorded; the rest follows by transitivity. Returns `None` if `watch` stopped that.
+/// recorded, because the rest follows by transitivity. Returns `None` if `watch` stopped this.
 fn order(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<Above>> {
     let members = chains.members();
     let mut row = Row::new();
     let mut blocks = vec![NONE; members.len()];
-    // For each member, its block in the row. A writer takes over the block of its target.
+    // `blocks` has the block of each member in the row. A writer takes over the block of its
+    // target.
     let mut above = Vec::with_capacity(2 * members.len());
     for (number, event) in events.iter().enumerate() {
         if number.is_multiple_of(PATIENCE) && watch.stop() {
@@ -78,7 +79,7 @@ fn order(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<Abo
     Some(above)
 }
 
-/// Computes the lowest offset of each chain above all chains below: longest paths in topological
+/// Computes the lowest offset of each chain above all chains below it: longest paths in topological
 /// order.
 fn fall(chains: &Chains, above: &[Above]) -> Vec<u64> {
     let members = chains.members();
@@ -86,8 +87,8 @@ fn fall(chains: &Chains, above: &[Above]) -> Vec<u64> {
     for (number, chain) in chains.all().iter().enumerate() {
         chain_of[chain.range()].fill(number as u32);
     }
-    // The constraints grouped by the chain of the lower member (a counting sort), and for each
-    // chain the number of constraints on it that are still open.
+    // The constraints are grouped by the chain of the lower member (a counting sort). `waits` has
+    // the number of open constraints on each chain.
     let mut first = vec![0_u32; chains.len() + 1];
     let mut waits = vec![0_u32; chains.len()];
     for pair in above {
@@ -106,12 +107,13 @@ fn fall(chains: &Chains, above: &[Above]) -> Vec<u64> {
     }
 
     let mut offsets = vec![0_u64; chains.len()];
-    // Blocks are only inserted into the row, so one order of all blocks over time exists. The
+    // Blocks never change places in the row, so there is one order of all blocks over time. So the
     // constraints have no circle, and every chain becomes ready.
     let mut ready: Vec<u32> = (0..chains.len() as u32).filter(|&chain| waits[chain as usize] == 0).collect();
     while let Some(chain) = ready.pop() {
         let chain = chain as usize;
-        // All chains below are final. Align once, then raise the chains above.
+        // All chains below are final. The offset is aligned once, and then the chains above are
+        // raised.
         offsets[chain] = align_up(offsets[chain], chains.all()[chain].alignment);
         for &pair in &pairs[first[chain] as usize..first[chain + 1] as usize] {
             let Above { lower, upper } = above[pair as usize];

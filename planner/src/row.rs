@@ -1,5 +1,5 @@
-//! A row of blocks in address order, without addresses: push-down's structure for deciding the
-//! order of buffers.
+//! A row of blocks in address order, but without addresses. Push-down decides the order of buffers
+//! with it.
 
 use super::overwrites::NONE;
 use alloc::collections::BTreeSet;
@@ -7,39 +7,39 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// A block of the row: bytes between two neighbours.
+/// A block of the row: the bytes between two neighbours.
 struct Block {
     size: u64,
-    /// End of the life of the last member in the block.
+    /// The end of the life of the last member in the block.
     end: u64,
     /// The member in the block, or [`NONE`] if the block is free.
     member: u32,
-    /// Number of the block below, or of the sentinel.
+    /// The number of the block below, or of the sentinel.
     previous: u32,
-    /// Number of the block above, or of the sentinel.
+    /// The number of the block above, or of the sentinel.
     next: u32,
-    /// Value of [`Row::turn`] when the block became free.
+    /// The value of [`Row::turn`] when the block became free.
     turn: u32,
 }
 
-/// Sort key of a free block: size, then the latest end, then the earliest turn; last the number of
-/// the block.
+/// The sort key of a free block: the size, then the latest end, then the earliest turn, and last
+/// the number of the block.
 type FreeBlockKey = (u64, Reverse<u64>, u32, u32);
 
 /// The blocks of the row. Two free blocks are never adjacent.
 pub(super) struct Row {
-    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel is after
-    /// the last block and before the first.
+    /// The blocks, which are linked in a circle through the sentinel at [`EDGE`]. It is after the
+    /// last block and before the first.
     blocks: Vec<Block>,
-    /// Keys of all free blocks.
+    /// The keys of all free blocks.
     free: BTreeSet<FreeBlockKey>,
-    /// Numbers of removed blocks, for reuse.
+    /// The numbers of removed blocks, for reuse.
     spare: Vec<u32>,
-    /// Number of blocks freed so far, for the age of free blocks.
+    /// The number of blocks that became free so far, which gives the age of free blocks.
     turn: u32,
 }
 
-/// Number of the sentinel.
+/// The number of the sentinel.
 const EDGE: u32 = 0;
 
 impl Row {
@@ -49,11 +49,11 @@ impl Row {
         Self { blocks: vec![edge], free: BTreeSet::new(), spare: Vec::new(), turn: 0 }
     }
 
-    /// Allocates a block for `member` until `end`: the smallest sufficient free block, else the
-    /// largest free block, which grows. Without a free block, appends a new block.
+    /// Allocates a block for `member` until `end`: the smallest free block that is large enough, or
+    /// else the largest free block, which grows. If there is no free block, appends a new one.
     pub(super) fn allocate(&mut self, member: u32, size: u64, end: u64) -> u32 {
-        // The smallest key with enough bytes: best fit, then the latest end. Without a fit, the
-        // last key is the largest block.
+        // The smallest key with enough bytes is the best fit with the latest end. If nothing fits,
+        // the last key is the largest block.
         let fit = self.free.range((size, Reverse(u64::MAX), 0, 0)..).next().or_else(|| self.free.last()).copied();
         let Some(key) = fit else {
             let block = self.insert_behind(self.blocks[EDGE as usize].previous, size);
@@ -97,8 +97,8 @@ impl Row {
         (self.holder(own.previous, |free| free.previous), self.holder(own.next, |free| free.next))
     }
 
-    /// Returns the member in a block, or in the next block beyond a free block. Free blocks are
-    /// never adjacent, so one step suffices.
+    /// Returns the member in a block, or in the next block after a free one. Free blocks are never
+    /// adjacent, so one step is enough.
     fn holder(&self, block: u32, beyond: impl Fn(&Block) -> u32) -> u32 {
         let own = &self.blocks[block as usize];
         if block == EDGE || own.member != NONE {
@@ -112,7 +112,7 @@ impl Row {
         if size == 0 {
             return;
         }
-        // At most one neighbour on each side is free, by the invariant of the row.
+        // By the invariant of the row, at most one block on each side must be merged.
         let next = self.blocks[before as usize].next;
         if self.is_free(next) {
             size += self.absorb(next);
@@ -134,7 +134,7 @@ impl Row {
         block != EDGE && self.blocks[block as usize].member == NONE
     }
 
-    /// Removes a free block from the row and returns the size.
+    /// Removes a free block from the row and returns its size.
     fn absorb(&mut self, block: u32) -> u64 {
         let Block { size, end, turn, .. } = self.blocks[block as usize];
         self.free.remove(&(size, Reverse(end), turn, block));

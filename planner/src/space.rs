@@ -1,4 +1,5 @@
-//! Occupied bytes per step: a segment tree over the steps, with sorted runs of bytes in the nodes.
+//! The occupied bytes of each step: a segment tree over the steps, with sorted runs of bytes in the
+//! nodes.
 //!
 //! ```text
 //! steps      0 1 2 3 4 5 6 7     a buffer of steps 1..6 covers the nodes 1, 2–3 and 4–5:
@@ -7,12 +8,12 @@
 //!               └───┬───┘
 //! ```
 //!
-//! A query for the steps of a new buffer reads `within` of the nodes that the steps cover, and
-//! `covering` of their ancestors. Together these lists hold every byte occupied at any of the
-//! steps.
+//! A query for the steps of a new buffer reads `within` of the nodes that cover the steps, and
+//! `covering` of their ancestors. Together these lists contain every byte that is occupied at any
+//! of the steps.
 //!
-//! Runs that touch or overlap are merged, so a list is short where little is free. No pair of
-//! buffers is compared or stored. A buffer adds O(log n) runs.
+//! Runs that touch or overlap are merged, so a list is short if little is free. No pair of buffers
+//! is compared or stored. A buffer adds O(log n) runs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,8 +22,8 @@ use smallvec::SmallVec;
 
 /// Runs of bytes in ascending order. Two runs never touch.
 ///
-/// Most lists have one run, which is in the list itself: a million buffers have millions of lists,
-/// and to free as many small pieces of memory took a second.
+/// Most lists have one run, which is stored in the list itself. A million buffers have millions of
+/// lists, and it took a second to free as many small pieces of memory.
 #[derive(Clone, Default)]
 pub(super) struct Runs(SmallVec<[(u64, u64); 1]>);
 
@@ -32,11 +33,11 @@ impl Runs {
         &self.0
     }
 
-    /// Adds a run, merged with all runs that it touches. Returns whether the list had not all of
-    /// its bytes.
+    /// Adds a run, and merges it with all runs that it touches. Returns whether some of its bytes
+    /// were not in the list before.
     fn add(&mut self, low: u64, high: u64) -> bool {
         let first = self.0.partition_point(|run| run.1 < low);
-        // A run is counted here once before it is merged away.
+        // Each run is counted here only once, because it is merged afterwards.
         let last = first + self.0[first..].iter().take_while(|run| run.0 <= high).count();
         if first == last {
             self.0.insert(first, (low, high));
@@ -52,10 +53,10 @@ impl Runs {
 
 /// The segment tree over the steps.
 pub(super) struct Space {
-    /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
-    /// 1; the children of `i` are `2i` and `2i + 1`.
+    /// The number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered
+    /// from 1, and the children of `i` are `2i` and `2i + 1`.
     leaves: usize,
-    /// A leaf has no entry: only the lists of ancestors are read.
+    /// A leaf has no entry, because only the lists of ancestors are read.
     covering: Vec<Runs>,
     within: Vec<Runs>,
 }
@@ -80,15 +81,16 @@ impl Space {
             }
             self.within[node].add(low, high);
         }
-        // The list of a node has all bytes of its descendants' lists. So where the bytes are no
-        // news, they are none higher up.
+        // The list of a node has all bytes of the lists below it. So if the bytes are not new in a
+        // list, they are not new higher up.
         let (left, right) = self.above(steps);
         let mut is_news = |&node: &usize| self.within[node].add(low, high);
         left.take_while(&mut is_news).for_each(drop);
         right.take_while(&mut is_news).for_each(drop);
     }
 
-    /// Returns lists of the runs occupied at any of `steps`. A byte may appear in several lists.
+    /// Returns lists of the runs that are occupied at any of `steps`. A byte may be in several
+    /// lists.
     pub(super) fn taken(&self, steps: &Range<u32>) -> impl Iterator<Item = &Runs> {
         let (left, right) = self.above(steps);
         self.covered(steps).map(|node| &self.within[node]).chain(left.chain(right).map(|node| &self.covering[node]))
@@ -115,13 +117,13 @@ impl Space {
         })
     }
 
-    /// Returns the ancestors of these nodes, each side from the lowest up. Those above both ends of
-    /// the range are on the left.
+    /// Returns the ancestors of the nodes that cover `steps`, on each side from the lowest up.
+    /// Those above both ends of the range are on the left.
     fn above(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
         let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         let levels = 1..=self.leaves.trailing_zeros();
-        // A node is an ancestor iff it meets the range and also reaches out of it. Only the two
-        // ends of a level can.
+        // A node is an ancestor iff it meets the range and also reaches out of it. On each level,
+        // this is possible only at the two ends.
         let left = levels.clone().filter_map(move |level| {
             let node = low >> level;
             (node << level < low || (node + 1) << level > high).then_some(node)

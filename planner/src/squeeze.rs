@@ -31,11 +31,11 @@ impl Algorithm for Squeeze {
     }
 }
 
-/// Returns the best plan reached from `offsets`, or `None` if `watch` stopped before the first. The
-/// offsets need not be a valid plan.
+/// Returns the best plan that is reached from `offsets`, or `None` if `watch` stopped before the
+/// first plan. The offsets need not be a valid plan.
 ///
-/// First fit in the order of a plan's offsets moves no buffer up, so the peak never rises. The
-/// first round may raise the peak if some offsets are fixed.
+/// First fit in the order of a plan's offsets moves no buffer up, so the peak never rises. Only the
+/// first round may raise it, if some offsets are fixed.
 pub fn squeeze(chains: &Chains, offsets: Vec<u64>, watch: &dyn Watch) -> Option<Plan> {
     let mut placer = Placer::new(chains);
     let mut best: Option<(u64, Vec<u64>)> = None;

@@ -1,5 +1,5 @@
-//! Finds two overlapping rectangles of time and address: a sweep over time with the live rectangles
-//! in address order. O(n log n).
+//! Finds two overlapping rectangles of time and address, by a sweep over time with the live
+//! rectangles in address order. O(n log n).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ pub(super) struct Rectangle {
     pub(super) end: u64,
     pub(super) low: u64,
     pub(super) high: u64,
-    /// Number of the buffer.
+    /// The number of the buffer.
     pub(super) buffer: u32,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn clash(rectangles: &[Rectangle]) -> Option<Clash> {
         .chain(ends)
         .filter(|(_, _, rectangle)| rectangle.start < rectangle.end && rectangle.low < rectangle.high)
         .collect();
-    // Lives are half-open, so at one step ends come before beginnings.
+    // Lives are half-open, so at one step ends come before starts.
     events.sort_by_key(|&(step, begins, rectangle)| (step, begins, rectangle.buffer));
     let mut live = BTreeMap::new();
     for (step, begins, rectangle) in events {
@@ -38,8 +38,8 @@ pub(super) fn clash(rectangles: &[Rectangle]) -> Option<Clash> {
             live.remove(&rectangle.low);
             continue;
         }
-        // Live rectangles are disjoint. Of those that start below `high`, the last also ends
-        // highest, so one comparison suffices.
+        // Live rectangles are disjoint. Of those that start below `high`, the last one also ends
+        // highest, so one comparison is enough.
         let below = live.range(..rectangle.high).next_back();
         if let Some((_, &(high, other))) = below
             && high > rectangle.low

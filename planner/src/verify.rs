@@ -1,4 +1,4 @@
-//! Verifies a plan against its problem, independently of every algorithm.
+//! Verifies a plan against its problem, without using any algorithm.
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
@@ -7,76 +7,76 @@ use super::{Plan, Problem};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A violation found in a plan. Buffers are named by their number in the problem.
+/// A violation that was found in a plan. Buffers are named by their numbers in the problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Fault {
     /// The number of offsets differs from the number of buffers.
     Count {
-        /// Number of buffers in the problem.
+        /// The number of buffers in the problem.
         buffers: usize,
-        /// Number of offsets in the plan.
+        /// The number of offsets in the plan.
         offsets: usize,
     },
     /// The end of a buffer exceeds 64 bits.
     Beyond {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
     },
-    /// The offset of a buffer is no multiple of the alignment.
+    /// The offset of a buffer is not a multiple of the alignment.
     Misaligned {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
-        /// Offset of the buffer in the plan, in bytes.
+        /// The offset of the buffer in the plan, in bytes.
         offset: u64,
-        /// Required alignment in bytes, a power of two.
+        /// The required alignment in bytes, a power of two.
         alignment: u64,
     },
-    /// A buffer does not be at its fixed offset.
+    /// A buffer is not at its fixed offset.
     Moved {
-        /// Number of the buffer in the problem.
+        /// The number of the buffer in the problem.
         buffer: u32,
-        /// Offset of the buffer in the plan, in bytes.
+        /// The offset of the buffer in the plan, in bytes.
         offset: u64,
-        /// Offset that the problem requires.
+        /// The offset that the problem requires.
         fixed: u64,
     },
-    /// A writer does not be at its place inside the target.
+    /// A writer is not at its place inside its target.
     NotInPlace {
-        /// Number of the writer in the problem.
+        /// The number of the writer in the problem.
         writer: u32,
-        /// Number of the target in the problem.
+        /// The number of the target in the problem.
         target: u32,
-        /// Offset of the writer in the plan.
+        /// The offset of the writer in the plan.
         offset: u64,
-        /// Offset that the target requires.
+        /// The offset that the target requires.
         place: u64,
     },
     /// Two colocated buffers are at different offsets.
     Apart {
-        /// Number of the first buffer of the pair.
+        /// The number of the first buffer of the pair.
         first: u32,
-        /// Number of the second buffer of the pair.
+        /// The number of the second buffer of the pair.
         second: u32,
-        /// Offset of `first` in the plan.
+        /// The offset of `first` in the plan.
         place: u64,
-        /// Offset of `second` in the plan.
+        /// The offset of `second` in the plan.
         offset: u64,
     },
     /// Two buffers with overlapping lives share bytes.
     Overlap {
-        /// Number of the first buffer of the pair.
+        /// The number of the first buffer of the pair.
         first: u32,
-        /// Number of the second buffer of the pair.
+        /// The number of the second buffer of the pair.
         second: u32,
-        /// First step at which the lives and the bytes overlap.
+        /// The first step at which the lives and the bytes overlap.
         step: u64,
     },
     /// The peak in the plan differs from the peak of the offsets.
     Peak {
-        /// Peak in bytes according to the plan.
+        /// The peak in bytes according to the plan.
         said: u64,
-        /// Peak in bytes that follows from the offsets.
+        /// The peak in bytes that follows from the offsets.
         is: u64,
     },
 }
@@ -111,7 +111,7 @@ impl core::error::Error for Fault {}
 /// Verifies a plan of a problem that passes [`Problem::check`].
 ///
 /// # Errors
-/// The first violation, in this order: the number of offsets, the place of each buffer, overlaps,
+/// The first violation in this order: the number of offsets, the place of each buffer, overlaps,
 /// the peak.
 pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     if plan.offsets.len() != problem.buffers.len() {
@@ -137,8 +137,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the place of a buffer. Returns the step from which on the bytes belong to the buffer
-/// alone.
+/// Checks the place of a buffer. Returns the step from which on the bytes belong only to it.
 fn check_place(
     problem: &Problem,
     overwrites: &Overwrites,

@@ -1,4 +1,4 @@
-//! Bit sets over 64-bit words, and a table of bit sets. The table stores only the words between the
+//! Bit sets of 64-bit words, and a table of bit sets. The table stores only the words between the
 //! first and the last member of a set.
 
 use alloc::vec;
@@ -39,11 +39,11 @@ impl Bits {
     }
 }
 
-/// A table of bit sets, one per row.
+/// A table of bit sets, one in each row.
 pub(super) struct Table {
-    /// For each row, the index of the first word in `words`; at the end, the number of words.
+    /// For each row, the index of its first word in `words`; at the end, the number of words.
     begin: Vec<u32>,
-    /// For each row, the position of the first word within the whole set.
+    /// For each row, the position of its first word within the whole set.
     from: Vec<u32>,
     words: Vec<u64>,
 }
@@ -64,20 +64,20 @@ impl Table {
         self.begin.push(self.words.len() as u32);
     }
 
-    /// Returns the words of a row, each with the position within the whole set.
+    /// Returns the words of a row, each with its position within the whole set.
     pub(super) fn row(&self, row: usize) -> impl Iterator<Item = (usize, u64)> + '_ {
         let words = &self.words[self.begin[row] as usize..self.begin[row + 1] as usize];
         words.iter().enumerate().map(move |(index, &word)| (self.from[row] as usize + index, word))
     }
 }
 
-/// Iterator over the items of a word, in ascending order.
+/// An iterator over the items of a word, in ascending order.
 pub(super) struct Members {
     base: usize,
     word: u64,
 }
 
-/// Lists the items in `word`, the word at position `index` of a set.
+/// Iterates over the items in `word`, which is the word at position `index` of a set.
 pub(super) fn members(index: usize, word: u64) -> Members {
     Members { base: index * 64, word }
 }
@@ -90,7 +90,7 @@ impl Iterator for Members {
             return None;
         }
         let item = self.base + self.word.trailing_zeros() as usize;
-        // Clears the lowest bit that is set.
+        // This clears the lowest bit that is set.
         self.word &= self.word - 1;
         Some(item)
     }

@@ -1,5 +1,5 @@
-//! Pruning tests of the exact search: each shows that a partial plan cannot be completed, and which
-//! sections the failure depends on.
+//! The pruning tests of the exact search. Each can show that a partial plan cannot be completed,
+//! and on which sections this failure depends.
 
 use super::bits::members;
 use super::instance::Instance;
@@ -7,17 +7,17 @@ use super::span::Span;
 use super::state::{NONE, State};
 
 impl State {
-    /// Checks the bound of a section: some unplaced item must be low enough to carry all the other
-    /// unplaced items above it.
+    /// Checks the bound of a section: some unplaced item must be low enough that all other unplaced
+    /// items fit above it.
     ///
-    /// MiniMalloc's bound of a section. Fails if every unplaced item is so high that the sum of
-    /// the unplaced sizes exceeds the rest of the capacity.
+    /// This is MiniMalloc's bound of a section. It fails if every unplaced item is so high that the
+    /// sum of the unplaced sizes exceeds the rest of the capacity.
     pub(super) fn check(&mut self, instance: &Instance, section: usize) -> bool {
         let rest = self.rest[section];
         if rest == 0 {
             return true;
         }
-        // The hint of last time is right most often, and saves the scan of the section.
+        // The hint from the last time is usually right, and saves the scan of the section.
         if let Some(limit) = self.capacity.checked_sub(rest) {
             let bottom = self.bottom[section] as usize;
             if bottom != NONE as usize && self.unplaced.holds(bottom) && self.slots[bottom].bound <= limit {
@@ -44,7 +44,7 @@ impl State {
         false
     }
 
-    /// Checks that every postponed item may still be kept from its lowest offset.
+    /// Checks for every postponed item that something may still keep it from its lowest offset.
     pub(super) fn all_blocked(&mut self, instance: &Instance) -> bool {
         (0..instance.items.len().div_ceil(64))
             .all(|index| members(index, self.postponed.word(index)).all(|item| self.blocked(instance, item)))
@@ -53,7 +53,7 @@ impl State {
     /// Returns whether an unplaced item may end up so low that `item` does not fit at its
     /// lowest offset.
     ///
-    /// If no item can, `item` is at its lowest offset in every canonical plan.
+    /// If no item may, `item` is at its lowest offset in every canonical plan.
     pub(super) fn blocked(&mut self, instance: &Instance, item: usize) -> bool {
         let top = self.slots[item].low + instance.items[item].size;
         let blocker = self.blocker[item] as usize;
@@ -104,11 +104,11 @@ impl State {
         true
     }
 
-    /// Returns the sections on which the choice of `item` depends, given the part of the problem in
-    /// hand.
+    /// Returns the sections on which the choice of `item` depends. `part` is the part of the
+    /// problem that is being completed.
     pub(super) fn reasons(&mut self, instance: &Instance, item: usize, part: Span) -> Span {
-        // A postponed item that is not due was raised through the items that could be under it.
-        // Any item of the part can be among these.
+        // A postponed item that is not due was raised through the items that could be under it. Any
+        // item of the part can be one of these.
         if self.is_due(instance, item) { self.around(instance, item) } else { part }
     }
 }

@@ -1,4 +1,4 @@
-//! A problem in the form that the search needs: buffers as rectangles over sections, with offsets
+//! A problem in the form that the search needs: buffers are rectangles over sections, with offsets
 //! in units.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The unit is the largest number of bytes that divides every relevant offset. In most programs
-//! every alignment divides the unit, and the search can ignore alignments.
+//! every alignment divides the unit, so the search can ignore alignments.
 
 use super::bits::Table;
 use super::span::Span;
@@ -19,58 +19,60 @@ use crate::{Chain, Chains};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A chain as a rectangle: as long as the life of the chain, as high as the largest member.
+/// A chain as a rectangle, which is as long as the life of the chain and as high as its largest
+/// member.
 pub(super) struct Item {
     pub(super) span: Span,
-    /// Size in units, rounded up to the grain.
+    /// The size in units, rounded up to the grain.
     pub(super) size: u64,
-    /// Alignment in units; 1 if every offset is a multiple of the alignment anyway.
+    /// The alignment in units; 1 if every offset is a multiple of the alignment anyway.
     pub(super) alignment: u64,
-    /// Fixed offset in units, if the problem fixes the chain.
+    /// The fixed offset in units, if the problem fixes the chain.
     pub(super) fixed: Option<u64>,
-    /// Bytes from the offset of the item to its end: at most `size` units, whose rest stays unused.
+    /// The bytes from the offset of the item to its end: at most `size` units. The rest of them
+    /// remains unused.
     pub(super) bytes: u64,
-    /// The next twin in a circle: an item with equal values in all fields above. The item itself if
-    /// there is no twin.
+    /// The next twin in a circle: an item with the same values in all fields above. If there is no
+    /// twin, the item itself.
     pub(super) twin: u32,
-    /// Number of the circle. Two items are twins iff their classes are equal.
+    /// The number of the circle. Two items are twins iff they have the same class.
     pub(super) class: u32,
-    /// Number of steps in the life of the chain.
+    /// The number of steps in the life of the chain.
     pub(super) steps: u64,
 }
 
-/// A problem prepared for search. Several searches may share an instance.
+/// A problem that is prepared for the search. Several searches may share an instance.
 pub struct Instance {
     pub(super) chains: Chains,
     /// The items in the order of their first sections.
     pub(super) items: Vec<Item>,
-    /// For each section, the sum of the sizes of the items in units.
+    /// For each section, the sum of the sizes of its items in units.
     pub(super) load: Vec<u64>,
-    /// For each item, the neighbours: the items with a common section.
+    /// For each item, its neighbours: the items that share a section with it.
     pub(super) beside: Table,
-    /// For each section, the items in the section.
+    /// For each section, the items in it.
     pub(super) members: Table,
-    /// For each section, the first item that starts in the section or later; at the end, the number
-    /// of items.
+    /// For each section, the first item that starts in it or later; at the end, the number of
+    /// items.
     pub(super) begin: Vec<u32>,
-    /// Items with a fixed offset.
+    /// The items with a fixed offset.
     pub(super) fixed: Vec<u32>,
-    /// Length of a unit in bytes.
+    /// The length of a unit in bytes.
     pub(super) unit: u64,
     /// Whether no offset is fixed and every alignment is 1 in units.
     pub(super) plain: bool,
-    /// Whether every chain has exactly one member. A proof about the items is then a proof about
+    /// Whether every chain has exactly one member, so that a proof about the items is a proof about
     /// the problem.
     pub(super) exact: bool,
 }
 
-/// Upper bound of the number of neighbour pairs, and of the number of words in the tables. Together
-/// they keep an instance below some 200 MiB; [`Instance::of`] refuses larger problems.
+/// The upper bound of the number of pairs of neighbours, and of the number of words in the tables.
+/// Together they keep an instance below some 200 MiB. [`Instance::of`] refuses larger problems.
 const LARGEST: u64 = 1 << 22;
 
 impl Instance {
-    /// Prepares a problem. `None` if the problem is too large for the search, or if fixed offsets
-    /// clash.
+    /// Prepares a problem. Returns `None` if the problem is too large for the search, or if fixed
+    /// offsets clash.
     pub fn of(chains: Chains) -> Option<Self> {
         let unit = unit(chains.all());
         let (mut items, sections) = spread(chains.all(), unit);
@@ -99,8 +101,8 @@ impl Instance {
         &self.chains
     }
 
-    /// Returns whether a proof of "does not fit" holds for the problem itself. The search treats a
-    /// chain of several buffers as one rectangle, which may need more bytes than the buffers.
+    /// Returns whether a proof of "does not fit" is true for the problem itself. The search treats
+    /// a chain of several buffers as one rectangle, which may need more bytes than the buffers.
     pub fn proves(&self) -> bool {
         self.exact
     }
@@ -139,15 +141,16 @@ pub(super) fn unit(chains: &[Chain]) -> u64 {
     let grain = grain(chains);
     let lengths = chains.iter().flat_map(|chain| [align_up(chain.size, grain), chain.fixed.unwrap_or(0)]);
     let common = lengths.fold(0, gcd).max(1);
-    // An alignment that does not divide the sizes limits the unit as well: offsets are sums of
-    // sizes rounded up to alignments.
+    // An alignment that does not divide the sizes limits the unit, too, because offsets are sums of
+    // sizes, rounded up to alignments.
     chains
         .iter()
         .filter(|chain| !common.is_multiple_of(chain.alignment))
         .fold(common, |unit, chain| gcd(unit, chain.alignment))
 }
 
-/// Computes the alignment common to all offsets. Sizes may be rounded up to the grain.
+/// Computes the grain: the alignment that all offsets have in common. Sizes may be rounded up to
+/// it.
 fn grain(chains: &[Chain]) -> u64 {
     let fixed = chains.iter().filter_map(|chain| chain.fixed).fold(0, |all, offset| all | offset);
     let coarsest = if fixed == 0 { u64::MAX } else { 1 << fixed.trailing_zeros() };
@@ -172,7 +175,7 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
     let item = |chain: &Chain| Item {
         span: Span { first: 0, last: 0 },
         size: align_up(chain.size, grain) / unit,
-        // Already a power of two for a problem that passes `Problem::check`.
+        // This is a power of two already, if the problem passes `Problem::check`.
         alignment: (chain.alignment / unit).max(1).checked_next_power_of_two().unwrap_or(1),
         fixed: chain.fixed.map(|offset| offset / unit),
         bytes: chain.size,
@@ -188,7 +191,7 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
             span.first = section;
             grown = true;
         } else {
-            // A live set is maximal just before the first end after a beginning.
+            // A live set is maximal just before the first end after a start.
             section += u32::from(grown);
             grown = false;
             span.last = section.saturating_sub(1);
@@ -200,8 +203,7 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
     (items, sections)
 }
 
-/// Links equal items to circles. Equal chains are adjacent in the input; different chains may
-/// become equal items, too.
+/// Links items with the same values to circles. Different chains may become such items, too.
 fn link_twins(items: &mut [Item]) {
     let key = |item: &Item| (item.span.first, item.span.last, item.size, item.alignment, item.bytes);
     let mut order: Vec<u32> = (0..items.len() as u32).filter(|&item| items[item as usize].fixed.is_none()).collect();
@@ -231,7 +233,7 @@ fn reach(items: &[Item], sections: usize) -> Vec<u32> {
     let mut first = vec![u32::MAX; sections];
     let mut covered = 0;
     for (number, item) in items.iter().enumerate() {
-        // Earlier items have already claimed every section before `covered`.
+        // Earlier items have claimed every section before `covered`.
         covered = covered.max(item.span.first as usize);
         while covered <= item.span.last as usize {
             first[covered] = number as u32;
@@ -241,7 +243,7 @@ fn reach(items: &[Item], sections: usize) -> Vec<u32> {
     first
 }
 
-/// Counts the words of the tables `beside` and `members`, without building them.
+/// Counts the words of the tables `beside` and `members` without building them.
 fn words(items: &[Item], begin: &[u32]) -> u64 {
     let sections = begin.len() - 1;
     let first = reach(items, sections);

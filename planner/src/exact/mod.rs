@@ -1,4 +1,4 @@
-//! Exact search: decides whether a problem fits into a capacity, by a plan or by a proof.
+//! The exact search: decides whether a problem fits into a capacity, with a plan or a proof.
 //!
 //! ```text
 //! Chains ─▶ Instance ─▶ Search ── run 0, 1, 2 … ─▶ a plan, or a proof that there is none
@@ -7,20 +7,20 @@
 //!                        └ retreat: to the last decision on which the failure depends
 //! ```
 //!
-//! From MiniMalloc (Moffitt, ASPLOS 2023): canonical solutions, dominance between solutions, and
-//! the bound of each section.
+//! These ideas are from MiniMalloc (Moffitt, ASPLOS 2023): canonical solutions, dominance between
+//! solutions, and the bound of each section.
 //!
-//! New:
+//! These are new:
 //!
-//! - A decision has two sides, so the postponement of a buffer is itself checked.
+//! - A decision has two sides, so it is also checked whether a buffer can be postponed.
 //! - A failure records the sections on which it depends, and the search retreats past all unrelated
-//!   decisions at once (backjumping). Backjumping takes the place of splitting the problem.
-//! - Equal buffers are tried once.
+//!   decisions at once (backjumping). So the problem need not be split.
+//! - Of interchangeable buffers, only one is tried.
 //! - A buffer needs to be due only where it lives, so the tightest section may come first.
 //! - Many short runs use different orders.
 //!
-//! A node sorts and rebuilds nothing: a move changes only the affected entries, and an undo trail
-//! restores them. The search takes exponential time in the worst case.
+//! A node sorts nothing and rebuilds nothing: a move changes only the affected entries, and an undo
+//! trail restores them. In the worst case, the search takes exponential time.
 
 mod bits;
 mod check;
@@ -39,17 +39,17 @@ pub use skyline::Skyline;
 use super::{Chains, Plan, Problem, Watch, lower_bound};
 use alloc::sync::Arc;
 
-/// Number of nodes searched between two calls of [`Watch::stop`].
+/// The number of nodes that are searched between two calls of [`Watch::stop`].
 pub const PATIENCE: u64 = 1 << 12;
 
 /// The answer to the question whether a problem fits into a capacity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The problem fits, with the given plan.
+    /// The problem fits, with this plan.
     Fits(Plan),
-    /// The problem does not fit. Proven.
+    /// The problem does not fit. This is proven.
     DoesNotFit,
-    /// Unknown: the search was stopped, or the problem is too large to be searched.
+    /// The answer is not known, because the search was stopped or the problem is too large for it.
     Undecided,
 }
 

@@ -1,17 +1,17 @@
-//! The order in which a run of the search takes the buffers. One order finds in a thousand nodes a
-//! plan that another misses in a billion.
+//! The order in which a run of the search takes the buffers. One order may find a plan in a
+//! thousand nodes that another one does not find in a billion.
 //!
-//! The time of a run has a heavy tail, so many short runs in different orders beat one long run
-//! (Gomes, Selman and Kautz 1998). Runs are numbered. The number of a run determines the order, the
-//! rule for picking the next buffer, and the length, by the sequence of Luby, Sinclair and
-//! Zuckerman (1993).
+//! The time of a run has a heavy tail, so many short runs in different orders are better than one
+//! long run (Gomes, Selman and Kautz 1998). Runs are numbered. The number of a run determines its
+//! order, the rule that picks the next buffer, and its length, by the sequence of Luby, Sinclair
+//! and Zuckerman (1993).
 
 use super::instance::Item;
 use super::span::Span;
 use crate::levels::Levels;
 use alloc::vec::Vec;
 
-/// The rule for picking the next buffer.
+/// The rule that picks the next buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
     /// The lowest buffer, then the first in the order.
@@ -23,24 +23,24 @@ pub(super) enum Pick {
     Tightest,
 }
 
-/// Sort keys of buffers. Larger values come first.
+/// The sort keys of buffers. Larger values come first.
 #[derive(Clone, Copy)]
 enum SortKey {
-    /// Length of the life (MiniMalloc's W).
+    /// The length of the life (MiniMalloc's W).
     Width,
-    /// Length of the life times size (A).
+    /// The length of the life times the size (A).
     Area,
-    /// Largest load of a section in the buffer's span (T).
+    /// The largest load of a section in the buffer's span (T).
     Load,
-    /// Sum of the loads of all sections in the span (U).
+    /// The sum of the loads of all sections in the span (U).
     Loads,
-    /// Number of sections in the span (C).
+    /// The number of sections in the span (C).
     Sections,
 }
 
 use SortKey::{Area, Load, Loads, Sections, Width};
 
-/// Sort keys that proved good in practice. The first three are MiniMalloc's.
+/// Lists of sort keys that have proved good in practice. The first three are MiniMalloc's.
 const ORDERS: [&[SortKey]; 9] = [
     &[Load, Width, Area],
     &[Width, Area, Load],
@@ -55,16 +55,16 @@ const ORDERS: [&[SortKey]; 9] = [
 
 /// The order and the picking rule of a run.
 pub(super) struct Order {
-    /// For each item, the rank in the order.
+    /// For each item, its rank in the order.
     pub(super) rank: Vec<u32>,
     pub(super) pick: Pick,
 }
 
-/// Nodes per unit of Luby's sequence. Short: a run that finds a plan at all mostly finds the plan
-/// soon.
+/// The number of nodes for a unit of Luby's sequence. It is small, because a run that finds a plan
+/// at all usually finds it soon.
 const NODES: u64 = 2000;
 
-/// Item count above which only the cheapest picking rule is used.
+/// The number of items above which only the cheapest picking rule is used.
 const MANY: usize = 2000;
 
 /// Returns the number of nodes that a run may take.
@@ -72,7 +72,7 @@ pub(super) fn nodes(run: u64, items: usize) -> u64 {
     luby(run + 1) * NODES.max(4 * items as u64)
 }
 
-/// Returns a term of Luby's sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, indexed from 1.
+/// Returns a term of Luby's sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, counted from 1.
 fn luby(index: u64) -> u64 {
     let mut index = index;
     loop {
@@ -85,7 +85,7 @@ fn luby(index: u64) -> u64 {
 }
 
 impl Order {
-    /// Builds the order of a run. `load` lists the load of each section.
+    /// Builds the order of a run. `load` has the load of each section.
     pub(super) fn of(run: u64, items: &[Item], load: &[u64]) -> Self {
         let mut random = OrderRandom::new(run);
         let many = items.len() > MANY;
@@ -129,11 +129,11 @@ impl SortKey {
     }
 }
 
-/// The loads of all sections, for the largest load and the sum of the loads in a span. A life of a
-/// million sections is not walked.
+/// The loads of all sections. It gives the largest load and the sum of the loads in a span, without
+/// a walk over a life of a million sections.
 struct SpanLoads {
     levels: Levels,
-    /// For each section, the sum of the loads before; at the end, the sum of all.
+    /// For each section, the sum of the loads before it; at the end, the sum of all loads.
     before: Vec<u128>,
 }
 

@@ -7,11 +7,11 @@ use super::span::Span;
 use super::state::{NONE, State};
 
 impl State {
-    /// Finds the independent part inside `span` with the least free space. `None` if `span` has no
-    /// unplaced item.
+    /// Finds the independent part inside `span` with the least free space. Returns `None` if `span`
+    /// has no unplaced item.
     ///
     /// Parts are independent if no unplaced item spans both. A decision in one part changes nothing
-    /// in another, so the search completes the parts one after another.
+    /// in another one, so the search completes one part after the other.
     pub(super) fn part(&self, span: Span) -> Option<Span> {
         let mut tightest: Option<(u64, Span)> = None;
         let mut section = span.first;
@@ -55,7 +55,7 @@ impl State {
         for index in first / 64..behind.div_ceil(64) {
             for item in members(index, self.unplaced.word(index) & !self.postponed.word(index)) {
                 let low = self.slots[item].low;
-                // The first and the last word also hold items of other parts.
+                // The first and the last word also have items of other parts.
                 if low > best.0 || item < first || item >= behind {
                     continue;
                 }
@@ -68,11 +68,11 @@ impl State {
     /// Finds the lowest item of the section with the least free space above its lowest item. Skips
     /// a section if some item still fits below the candidate.
     fn tightest(&mut self, instance: &Instance, order: &Order, part: Span) -> Option<usize> {
-        // The highest level that a section reaches at least, and the lowest candidate of the
-        // section.
+        // The level that the tightest section so far reaches at least, and the lowest candidate in
+        // that section.
         let (mut most, mut best) = (0, None);
-        // The section found last time comes first: it rules out most other sections at one
-        // comparison.
+        // The section that was found last time comes first, because it rules out most others with
+        // one comparison.
         let hint = self.tightest.clamp(part.first as usize, part.last as usize);
         for section in core::iter::once(hint).chain(part.indices()) {
             // `bottom` is an upper bound of the lowest item, so the sum is an upper bound of the
@@ -104,10 +104,10 @@ impl State {
         best
     }
 
-    /// Returns whether `item` may be placed lowest in its part without losing every plan. True if
-    /// `item` spans all sections of the part, every unplaced item has the same lowest offset, and
-    /// none leaves less of its last unit unused: in any plan, the items below `item` can then
-    /// change places with it, and end no higher than `item` did.
+    /// Returns whether `item` may be placed lowest in its part without losing every plan. This is
+    /// true if `item` spans all sections of the part, every unplaced item has the same lowest
+    /// offset, and none leaves less of its last unit unused. Then in any plan the items below
+    /// `item` can change places with it, and end no higher than `item` did.
     pub(super) fn is_ground(&self, instance: &Instance, part: Span, item: usize) -> bool {
         let range = instance.begin[part.first as usize] as usize..instance.begin[part.last as usize + 1] as usize;
         let unused = |item: usize| instance.items[item].size * instance.unit - instance.items[item].bytes;

@@ -1,4 +1,4 @@
-//! The search loop: a stack of decisions, and backjumping after a failure.
+//! The loop of the search: a stack of decisions, and backjumping after a failure.
 
 use super::instance::Instance;
 use super::order::{Order, nodes};
@@ -8,60 +8,60 @@ use crate::Plan;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// State of a run.
+/// The state of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// The run is not finished and may continue.
     Working,
-    /// The run found a plan: see [`Search::plan`].
+    /// The run has found a plan: see [`Search::plan`].
     Fits,
-    /// The run proved that no plan of the items exists. See [`Instance::proves`] for the problem
+    /// The run has proved that the items have no plan. See [`Instance::proves`] for the problem
     /// itself.
     DoesNotFit,
-    /// The run used up its nodes.
+    /// The run has used up its nodes.
     Spent,
 }
 
 /// A search for a plan within a capacity, in numbered runs. Each run has its own order.
 pub struct Search {
     instance: Arc<Instance>,
-    /// The partial plan, with what is known of unplaced items.
+    /// The partial plan, with what is known about unplaced items.
     state: State,
     /// The order of the present run.
     order: Order,
     /// The decisions that led to the partial plan, oldest first.
     stack: Vec<Decision>,
-    /// The part of the problem being completed.
+    /// The part of the problem that is being completed.
     part: Span,
-    /// State of the present run.
+    /// The state of the present run.
     progress: Progress,
-    /// Number of nodes that the present run may still take.
+    /// The number of nodes that the present run may still take.
     left: u64,
-    /// Number of nodes searched in all runs together.
+    /// The number of nodes that all runs together have searched.
     nodes: u64,
 }
 
 /// A decision on an item, with the information to undo it and to judge later failures.
 struct Decision {
-    /// Number of the item in the instance.
+    /// The number of the item in the instance.
     item: u32,
-    /// The decision taken, and whether its alternative is still open.
+    /// The decision, and whether its alternative is still open.
     kind: Kind,
-    /// Length of the undo trail before the decision.
+    /// The length of the undo trail before the decision.
     mark: usize,
-    /// The part being completed at the decision.
+    /// The part that was being completed at the decision.
     part: Span,
-    /// Sections on which the absence of an alternative depends.
+    /// The sections on which it depends that there is no alternative.
     why: Span,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Placed; the alternative, postponing, is still untried.
+    /// The item was placed. The alternative, to postpone it, was not tried yet.
     Open,
-    /// Placed without an alternative.
+    /// The item was placed without an alternative.
     Forced,
-    /// Postponed, after placing failed.
+    /// The item was postponed, after placing it had failed.
     Closed,
 }
 
@@ -85,13 +85,13 @@ impl Search {
         self.progress = if self.state.begin(instance, capacity) { Progress::Working } else { Progress::DoesNotFit };
     }
 
-    /// Searches at most `nodes` more nodes. After any result but [`Progress::Working`], only
-    /// [`begin`](Self::begin) restarts the search.
+    /// Searches at most `nodes` more nodes. After any result other than [`Progress::Working`], only
+    /// [`begin`](Self::begin) starts the search again.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {
-            // One node is one decision. A failed decision retreats at once; without an open
-            // decision left, the run has proved that no plan exists.
+            // One node is one decision. A decision that fails retreats at once. If no open decision
+            // is left, the run has proved that there is no plan.
             if self.state.left == 0 {
                 self.progress = Progress::Fits;
             } else if self.left == 0 {
@@ -105,17 +105,17 @@ impl Search {
         self.progress
     }
 
-    /// Returns the instance being searched.
+    /// Returns the instance that is being searched.
     pub fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    /// Returns the number of nodes searched in all runs.
+    /// Returns the number of nodes that all runs have searched.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// Returns the number of items that all runs so far have examined: proportional to the
+    /// Returns the number of items that all runs so far have examined. It is proportional to the
     /// processor time, on any machine.
     pub fn work(&self) -> u64 {
         self.state.work
@@ -138,11 +138,11 @@ impl Search {
         }
         let mark = self.state.mark();
         let Some(item) = self.state.pick(instance, &self.order, self.part) else {
-            // Every unplaced item is postponed, and so waits for another to be placed first.
+            // Every unplaced item is postponed, so each waits for another one to be placed first.
             self.state.failure = self.part;
             return false;
         };
-        // No alternative exists if the item may be the ground of its part, has a fixed offset, or
+        // There is no alternative if the item may be the ground of its part, has a fixed offset, or
         // cannot be kept from its lowest offset.
         let ground = self.state.is_ground(instance, self.part, item);
         let forced = ground || instance.items[item].fixed.is_some() || !self.state.blocked(instance, item);
@@ -156,10 +156,11 @@ impl Search {
         self.state.place(instance, item)
     }
 
-    /// Chooses the next part: inside the current part, or, once it is complete, inside the nearest
+    /// Chooses the next part: inside the current part, or if this is complete, inside the nearest
     /// enclosing part with unplaced items.
     fn next_part(&self) -> Span {
-        // Outward through the parts of earlier decisions, skipping those already found complete.
+        // This goes outward through the parts of earlier decisions, and skips those that were found
+        // complete already.
         let outer = self.stack.iter().rev().map(|decision| decision.part);
         let mut last = None;
         for part in core::iter::once(self.part).chain(outer) {
@@ -175,15 +176,15 @@ impl Search {
     }
 
     /// Returns to the last open decision on which the failure depends, and takes the alternative.
-    /// False if no such decision exists.
+    /// Returns false if there is no such decision.
     fn retreat(&mut self) -> bool {
         while let Some(decision) = self.stack.pop() {
             let instance = &*self.instance;
             let item = decision.item as usize;
             let failure = self.state.failure;
             self.state.undo(instance, decision.mark);
-            // The failure is independent of this item: no other decision on the item can avoid the
-            // failure.
+            // The failure does not depend on this item, so no other decision on the item can avoid
+            // it.
             if !failure.meets(instance.items[item].span) {
                 continue;
             }
@@ -192,8 +193,8 @@ impl Search {
             if decision.kind == Kind::Open {
                 self.part = decision.part;
                 self.state.split = false;
-                // The item is now known to be higher. This depends on the failure of the
-                // placement, and on the reasons for deciding on the item now.
+                // The item is now known to be higher. This depends on the failure of the placement,
+                // and on the reasons why the item was chosen at this point.
                 let why = failure.join(self.state.reasons(instance, item, self.part));
                 self.stack.push(Decision { kind: Kind::Closed, why, ..decision });
                 if self.state.postpone(instance, item) {

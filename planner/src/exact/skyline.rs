@@ -1,13 +1,14 @@
 //! Skyline placement: the first dive of the exact search, without backtracking, for problems of any
-//! size. Always places the lowest buffer next.
+//! size. It always places the lowest buffer next.
 //!
 //! ```text
-//!              ┌───┐         The skyline is the height of each section. A buffer lies on
+//!              ┌───┐         The skyline is the height of each section. A buffer is on
 //!        ┌─────┤   ├──┐      the highest roof in its span. The lowest buffer is next; the
 //!   ─────┘     └───┘  └──    order decides between equals.
 //! ```
 //!
-//! Most real programs end at or near their lower bound. O(log n) per rise of a buffer's offset.
+//! Most real programs end at or near their lower bound. Each rise of a buffer's offset takes O(log
+//! n).
 
 use super::instance::{Item, spread, unit};
 use super::order::Order;
@@ -36,7 +37,7 @@ impl Algorithm for Skyline {
     }
 }
 
-/// Number of buffers examined between two calls of [`Watch::stop`].
+/// The number of buffers that are examined between two calls of [`Watch::stop`].
 const PATIENCE: u32 = 1 << 12;
 
 /// Computes the offset of each chain in bytes, or `None` if `watch` stopped the placement.
@@ -59,8 +60,8 @@ fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
         looked_at = looked_at.wrapping_add(1);
         let Item { span, size, alignment, .. } = items[item];
         let low = align_up(skyline.highest(span), alignment);
-        // Lazy update: an entry's key may be out of date. Offsets only rise, so a stale entry goes
-        // back into the heap with its true offset.
+        // The update is lazy: the key of an entry may be out of date. Offsets only rise, so a stale
+        // entry goes back into the heap with its true offset.
         if low > known {
             next.push(Reverse((low, rank, item)));
         } else {

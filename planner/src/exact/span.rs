@@ -1,4 +1,4 @@
-//! A range of sections, both ends included. Failures and decisions name the sections on which they
+//! A range of sections, including both ends. Failures and decisions name the sections on which they
 //! depend by a span.
 
 /// The sections from `first` to `last`.

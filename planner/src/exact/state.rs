@@ -1,17 +1,17 @@
 //! The state of a search, with three moves: place a buffer, postpone a buffer, undo.
 //!
-//! The search considers canonical plans only: every buffer is as low as the buffers below allow,
-//! and no buffer fits into a gap below itself. The plan with the smallest sum of offsets is
-//! canonical, so the restriction loses no solution.
+//! The search considers only canonical plans, in which every buffer is as low as the buffers below
+//! it allow, and no buffer fits into a gap below itself. The plan with the smallest sum of offsets
+//! is canonical, so this loses no solution.
 //!
 //! The placed buffers give each unplaced buffer a lowest offset. A buffer is due if no unplaced
-//! buffer fits below its lowest offset. A due buffer is exactly there, or higher. In the second
-//! case the buffer is *postponed* until another is placed below. Three facts follow for a postponed
-//! buffer:
+//! buffer fits below its lowest offset. A due buffer is exactly there, or it is higher. In the
+//! second case it is *postponed* until another one is placed below it. Three facts follow for a
+//! postponed buffer:
 //!
-//! 1. The buffer is on top of an unplaced buffer, so the bound of the buffer rises.
-//! 2. An unplaced buffer is in the way of the lowest offset, else the buffer would be there.
-//! 3. In each section of the buffer, another unplaced buffer is the lowest.
+//! 1. It is on top of an unplaced buffer, so its bound rises.
+//! 2. An unplaced buffer is in the way of its lowest offset, because otherwise it would be there.
+//! 3. In each of its sections, another unplaced buffer is the lowest.
 
 use super::bits::{Bits, members};
 use super::instance::Instance;
@@ -20,18 +20,18 @@ use crate::problem::align_up;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Marks the absence of an item.
+/// The number that means no item.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Knowledge about an unplaced item. For a placed item, the knowledge just before the placement, so
-/// `low` is the final offset.
+/// What is known about an unplaced item. For a placed item, this is what was known just before it
+/// was placed, so `low` is its final offset.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    /// Lowest offset that the placed items leave free.
+    /// The lowest offset that the placed items leave free.
     pub(super) low: u64,
-    /// Lower bound of the offset. Equal to `low` unless the item is postponed.
+    /// The lower bound of the offset. It is `low` unless the item is postponed.
     pub(super) bound: u64,
-    /// Sections on which `bound` depends. The item's own span unless the item is postponed.
+    /// The sections on which `bound` depends. They are the item's own span unless it is postponed.
     pub(super) why: Span,
 }
 
@@ -51,36 +51,38 @@ pub(super) struct State {
     pub(super) limit: Vec<u64>,
     /// The capacity in units.
     pub(super) capacity: u64,
-    /// Items without a place yet.
+    /// The items without a place yet.
     pub(super) unplaced: Bits,
-    /// Number of unplaced items.
+    /// The number of unplaced items.
     pub(super) left: usize,
-    /// Items that are higher than `low`. Never contains a placed item or an item with a fixed
-    /// offset.
+    /// The items that are known to be higher than `low`. Never contains a placed item or an item
+    /// with a fixed offset.
     pub(super) postponed: Bits,
-    /// For each item, the knowledge about its offset.
+    /// For each item, what is known about its offset.
     pub(super) slots: Vec<Slot>,
     /// For each section, the sum of the sizes of the unplaced items.
     pub(super) rest: Vec<u64>,
     /// For each section, the number of unplaced items that continue into the next section.
     pub(super) across: Vec<u32>,
-    /// For each section, an item that was low enough for the bound of the section. A hint: may be
-    /// out of date.
+    /// For each section, an item that was low enough for the bound of the section. This is a hint,
+    /// which may be out of date.
     pub(super) bottom: Vec<u32>,
-    /// For each item, an item that kept it from its lowest offset. A hint: may be out of date.
+    /// For each item, an item that kept it from its lowest offset. This is a hint, which may be out
+    /// of date.
     pub(super) blocker: Vec<u32>,
-    /// For each item, an item that fitted below its lowest offset. A hint: may be out of date.
+    /// For each item, an item that fitted below its lowest offset. This is a hint, which may be out
+    /// of date.
     pub(super) below: Vec<u32>,
-    /// The section found tightest by the last pick.
+    /// The section that the last pick found tightest.
     pub(super) tightest: usize,
     /// Whether a part may have fallen apart or become shorter since the flag was last cleared.
     pub(super) split: bool,
-    /// Sections on which the last failure depends. No decision elsewhere could have avoided the
-    /// failure.
+    /// The sections on which the last failure depends. No decision in other sections could have
+    /// avoided it.
     pub(super) failure: Span,
-    /// Number of items that all runs have examined.
+    /// The number of items that all runs have examined.
     pub(super) work: u64,
-    /// All changes since the start, oldest first.
+    /// All changes since the start, the oldest first.
     trail: Vec<Undo>,
 }
 
@@ -114,7 +116,7 @@ impl State {
 
     /// Restarts with a capacity in bytes. Returns false if the items cannot fit.
     pub(super) fn begin(&mut self, instance: &Instance, capacity: u64) -> bool {
-        // Cheaper than a new state: undoes only the changes of the last run.
+        // This is cheaper than a new state, because it undoes only the changes of the last run.
         self.undo(instance, 0);
         self.split = true;
         self.tightest = 0;
@@ -140,7 +142,8 @@ impl State {
         if let Some(fixed) = item.fixed {
             return (low <= fixed && fixed <= self.limit[index]).then_some(fixed);
         }
-        // Rises above each fixed item in the way. The result does not depend on their order.
+        // The offset rises above each fixed item in the way. The result does not depend on their
+        // order.
         while low <= self.limit[index] {
             let above = instance.fixed.iter().find_map(|&fixed| {
                 let settled = &instance.items[fixed as usize];
@@ -160,7 +163,8 @@ impl State {
         self.trail.push(Undo::Placed(index as u32));
         self.unplaced.remove(index);
         self.left -= 1;
-        // Where nothing is left to place, the part ends: look for parts again.
+        // If nothing is left to place in a section, a part may end there, so parts are searched
+        // again.
         for rest in &mut self.rest[item.span.indices()] {
             *rest -= item.size;
             self.split |= *rest == 0;
@@ -170,11 +174,11 @@ impl State {
             self.split |= *across == 0;
         }
         // Only unplaced neighbours below the new top rise. A postponed neighbour that rises is no
-        // longer postponed: it now has a new lowest offset.
+        // longer postponed, because it has a new lowest offset.
         let mut changed = item.span;
         for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
-                // An item that already is above the new top is not affected.
+                // An item that is above the new top already is not affected.
                 if self.slots[other].low >= top {
                     continue;
                 }
@@ -188,19 +192,20 @@ impl State {
                 changed = changed.join(instance.items[other].span);
             }
         }
-        // Cheapest first: one comparison per section in most cases, thanks to the hint.
+        // The cheapest check comes first: usually one comparison for each section, because of the
+        // hint.
         changed.indices().all(|section| self.check(instance, section)) && self.all_blocked(instance)
     }
 
-    /// Postpones an item: decides that its offset is above `low`. Returns false if the partial plan
-    /// cannot be completed.
+    /// Postpones an item, which means that its offset is above `low`. Returns false if the partial
+    /// plan cannot be completed.
     pub(super) fn postpone(&mut self, instance: &Instance, index: usize) -> bool {
         let (under, why) = self.support(instance, index);
         let Some(bound) = self.lowest(instance, index, under.max(self.slots[index].low + 1)) else {
             self.failure = why;
             return false;
         };
-        // Twins are interchangeable: if the lowest twin is higher, all twins are.
+        // Twins are interchangeable, so if the lowest twin is higher, all twins are.
         let mut twin = index;
         // A placed twin keeps its offset.
         loop {
@@ -217,14 +222,14 @@ impl State {
         self.all_blocked(instance) && instance.items[index].span.indices().all(|section| self.check(instance, section))
     }
 
-    /// Finds the lowest top of an unplaced neighbour, under which a postponed item cannot be, and
-    /// the sections on which the top depends.
+    /// Finds the lowest top of an unplaced neighbour, below which a postponed item cannot be, and
+    /// the sections on which this top depends.
     fn support(&self, instance: &Instance, index: usize) -> (u64, Span) {
         let (mut lowest, mut why) = (u64::MAX, instance.items[index].span);
         for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
                 why = why.join(self.slots[other].why);
-                // A twin cannot support the item: all twins are postponed together.
+                // A twin cannot support the item, because all twins are postponed together.
                 if !instance.twins(index, other) {
                     lowest = lowest.min(self.slots[other].bound.saturating_add(instance.items[other].size));
                 }

@@ -4,7 +4,8 @@ use super::{Life, Memory, Output, Program};
 use alloc::vec;
 use core::fmt;
 
-/// The reason why a program cannot be lowered. Operators, values and devices are named by number.
+/// The reason why a program cannot be lowered. Operators, values and devices are named by their
+/// numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Wrong {
@@ -12,62 +13,62 @@ pub enum Wrong {
     TooMany,
     /// A value is on a device that does not exist.
     NoSuchDevice {
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
-        /// Number of the device in [`Program::devices`].
+        /// The number of the device in [`Program::devices`].
         device: u32,
     },
     /// An operator names a value that does not exist.
     NoSuchValue {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
         /// The number without a value in [`Program::values`].
         value: u32,
     },
-    /// An operator reads a value before any operator makes the value.
+    /// An operator reads a value before any operator makes it.
     ReadTooEarly {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
     },
     /// An operator makes a value that exists already.
     MadeTwice {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
     },
-    /// An output is to be in a value that is no input of the operator.
+    /// An output should be in a value that is not an input of the operator.
     NoInput {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
     },
     /// An output reaches beyond the end of its input.
     Outside {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the output value in [`Program::values`].
+        /// The number of the output value in [`Program::values`].
         value: u32,
-        /// Number of the input value in [`Program::values`].
+        /// The number of the input value in [`Program::values`].
         input: u32,
     },
     /// An operator updates a value of another device.
     OtherDevice {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
     },
     /// An operator updates a value that a later operator still reads, or updates a value twice.
     Lost {
-        /// Number of the operator in execution order.
+        /// The number of the operator in execution order.
         operator: u32,
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
-        /// Number of the later operator in execution order.
+        /// The number of the later operator in execution order.
         reader: u32,
     },
 }
@@ -110,7 +111,7 @@ impl Program {
     /// Checks that the program can be lowered.
     ///
     /// # Errors
-    /// The first defect found.
+    /// The first defect that is found.
     pub fn check(&self) -> Result<(), Wrong> {
         if self.values.len() >= u32::MAX as usize || self.operators.len() >= u32::MAX as usize {
             return Err(Wrong::TooMany);
@@ -122,7 +123,7 @@ impl Program {
         }
         let outside = |life| matches!(life, Life::External | Life::Persistent);
         let mut there: vec::Vec<bool> = self.values.iter().map(|value| outside(value.life)).collect();
-        // For each value the operator that gave its memory new content.
+        // For each value, the operator that has given its memory new content.
         let mut updated = vec![None; self.values.len()];
         for (number, operator) in (0..).zip(&self.operators) {
             let missing = |value| Wrong::NoSuchValue { operator: number, value };

@@ -1,5 +1,5 @@
-//! Lowers a program to planning problems. Accepts a forward only if every value keeps its content
-//! until the last read.
+//! Lowers a program to planning problems. A forward is accepted only if every value keeps its
+//! content until it is read for the last time.
 
 use super::{Forward, Life, Lowered, Memory, Output, Place, Program, Refusal, Wrong};
 use crate::overwrites::{NONE, Overwrites};
@@ -7,12 +7,12 @@ use crate::{Buffer, Overwrite, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Lowers a program to one planning problem per device.
+/// Lowers a program to one planning problem for each device.
 ///
-/// With `share`, accepts every harmless forward. Without `share`, only updates share memory.
+/// With `share`, accepts every harmless forward. Without it, only updates share memory.
 ///
 /// # Errors
-/// The first defect found by [`Program::check`].
+/// The first defect that [`Program::check`] finds.
 pub fn lower(program: &Program, share: bool) -> Result<Lowered, Wrong> {
     program.check()?;
     let mut lowering = Lowering::new(program, share);
@@ -26,28 +26,28 @@ pub fn lower(program: &Program, share: bool) -> Result<Lowered, Wrong> {
 struct Lowering<'a> {
     program: &'a Program,
     share: bool,
-    /// For each value, the operator that makes the value, or [`NONE`].
+    /// For each value, the operator that makes it, or [`NONE`].
     maker: Vec<u32>,
-    /// For each value, the last operator that reads the value, or else the maker.
+    /// For each value, the last operator that reads it, or else its maker.
     last_read: Vec<u32>,
-    /// For each value, the root of the family. A family is the set of values that would share
+    /// For each value, the root of its family. A family is the set of values that would share
     /// memory if every view were accepted.
     family: Vec<u32>,
-    /// For each value, the value that owns the memory, and the distance in bytes from the
-    /// beginning.
+    /// For each value, the value that owns its memory, and the distance in bytes from the start of
+    /// that one.
     home: Vec<(u32, u64)>,
     taken: Vec<Forward>,
     refused: Vec<(Forward, Refusal)>,
 }
 
-/// The memory of a value, with all values inside.
+/// The memory of a value, with all values inside it.
 #[derive(Clone, Copy)]
 struct Storage {
-    /// The last operator that reads any value inside, and the value read.
+    /// The last operator that reads any value inside, and the value that it reads.
     last: (u32, u32),
     /// A value inside that is never freed.
     kept: Option<u32>,
-    /// Number of the buffer, or [`NONE`] for memory outside the plan.
+    /// The number of the buffer, or [`NONE`] for memory outside the plan.
     buffer: u32,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Lowering<'a> {
             }
         }
         let home = (0..count as u32).map(|value| (value, 0)).collect();
-        // Inputs precede outputs, so the family of an input is known before its output's.
+        // Inputs come before outputs, so the family of an input is known before that of its output.
         let mut family: Vec<u32> = (0..count as u32).collect();
         for output in program.operators.iter().flat_map(|operator| &operator.outputs) {
             if let Memory::View { of, .. } | Memory::Update { of } = output.memory {
@@ -77,7 +77,7 @@ impl<'a> Lowering<'a> {
         Self { program, share, maker, last_read, family, home, taken: Vec::new(), refused: Vec::new() }
     }
 
-    /// Iterates over all outputs with the number of the operator.
+    /// Iterates over all outputs with the numbers of their operators.
     fn outputs(&self) -> impl Iterator<Item = (u32, Output)> + use<'a> {
         let operators = (0..).zip(&self.program.operators);
         operators.flat_map(|(number, operator)| operator.outputs.iter().map(move |&output| (number, output)))
@@ -90,7 +90,7 @@ impl<'a> Lowering<'a> {
         for (operator, Output { value, memory }) in self.outputs() {
             let (of, offset) = match memory {
                 Memory::View { of, offset } => (of, offset),
-                // An update cannot be refused: the operator writes there in any case.
+                // An update cannot be refused, because the operator writes there in any case.
                 Memory::Update { of } => {
                     self.home[value as usize] = self.home[of as usize];
                     continue;
@@ -98,8 +98,8 @@ impl<'a> Lowering<'a> {
                 Memory::Fresh | Memory::Over { .. } => continue,
             };
             let forward = Forward { operator, value, input: of, offset, written: false };
-            // From the view on, both values must keep their present content until the last read of
-            // either.
+            // From the view on, both values must keep their present content until either is read
+            // for the last time.
             let needed = old[of as usize].max(old[value as usize]);
             // The first update at or after the view; each list is in execution order.
             let family = &updates[self.family[of as usize] as usize];
@@ -119,7 +119,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the reason to refuse any forward from `input` to `output`, independent of timing.
+    /// Returns the reason to refuse any forward from `input` to `output`, whatever the timing.
     fn refusal(&self, input: u32, output: u32) -> Option<Refusal> {
         let (from, to) = (&self.program.values[input as usize], &self.program.values[output as usize]);
         if !self.share {
@@ -136,8 +136,8 @@ impl<'a> Lowering<'a> {
         self.program.values[self.home[value as usize].0 as usize].life
     }
 
-    /// For each value, finds the last operator that reads the content, directly or through views.
-    /// Counts every view as accepted.
+    /// Finds for each value the last operator that reads its content, directly or through views.
+    /// Every view counts as accepted.
     fn last_reads_of_content(&self) -> Vec<u32> {
         let mut last = self.last_read.clone();
         for (value, own) in self.program.values.iter().enumerate() {
@@ -145,8 +145,8 @@ impl<'a> Lowering<'a> {
                 last[value] = u32::MAX;
             }
         }
-        // A view is made after its input. Going backwards, the last read of a view is final before
-        // it counts for the input.
+        // A view is made after its input. So when going backwards, the last read of a view is final
+        // before it counts for the input.
         for operator in self.program.operators.iter().rev() {
             for output in operator.outputs.iter().rev() {
                 if let Memory::View { of, .. } = output.memory {
@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
         last
     }
 
-    /// Lists the updates of each family in program order, indexed by the root of the family.
+    /// Returns the updates of each family in program order, indexed by the root of the family.
     fn updates(&self) -> Vec<Vec<u32>> {
         let mut updates = vec![Vec::new(); self.program.values.len()];
         for (operator, output) in self.outputs() {
@@ -168,8 +168,8 @@ impl<'a> Lowering<'a> {
         updates
     }
 
-    /// Builds the storage of every value, indexed by the owner. Numbers the buffers in the order of
-    /// their lives.
+    /// Builds the storage of every value, indexed by the owner. The buffers are numbered in the
+    /// order of their lives.
     fn storages(&self) -> Vec<Storage> {
         let mut storages = vec![Storage { last: (0, NONE), kept: None, buffer: NONE }; self.home.len()];
         for (value, &(root, _)) in (0..).zip(&self.home) {
@@ -185,7 +185,7 @@ impl<'a> Lowering<'a> {
         }
         let mut order: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
         order.sort_by_key(|&root| (self.maker[root as usize], storages[root as usize].end()));
-        // Buffers are numbered per device, since every device has its own problem.
+        // Buffers are numbered for each device, because every device has its own problem.
         let mut counts = vec![0; self.program.devices.len()];
         for root in order {
             let count: &mut u32 = &mut counts[self.program.values[root as usize].device as usize];
@@ -204,8 +204,8 @@ impl<'a> Lowering<'a> {
             && matches!(own.life, Life::Planned | Life::Kept)
     }
 
-    /// Lists the writes in place that destroy no content still needed, and records a refusal for
-    /// all others.
+    /// Returns the writes in place that destroy no content that is still needed, and records a
+    /// refusal for all others.
     fn offered_writes(&mut self, storages: &[Storage]) -> Vec<Forward> {
         let mut offered = Vec::new();
         for (operator, Output { value, memory }) in self.outputs() {
@@ -220,8 +220,8 @@ impl<'a> Lowering<'a> {
         offered
     }
 
-    /// Returns the reason why a write in place would destroy content still needed, or `None` for a
-    /// harmless write.
+    /// Returns the reason why a write in place would destroy content that is still needed, or
+    /// `None` for a harmless write.
     fn harm(&self, storages: &[Storage], forward: &Forward) -> Option<Refusal> {
         let &Forward { operator, value, input: target, offset, .. } = forward;
         let (root, base) = self.home[target as usize];
@@ -245,7 +245,7 @@ impl<'a> Lowering<'a> {
         if own.outputs.iter().any(updates) {
             return Some(Refusal::Updated { operator });
         }
-        // The write must spare every other input that is in the same memory.
+        // The write must not touch any other input that is in the same memory.
         let size = |value: u32| self.program.values[value as usize].size;
         let (low, high) = (base + offset, base + offset + size(value));
         let meets = |other: u32| {
@@ -255,7 +255,7 @@ impl<'a> Lowering<'a> {
         own.inputs.iter().copied().find(|&other| meets(other)).map(|value| Refusal::ReadMeanwhile { value })
     }
 
-    /// Builds the result. Of the offered writes, accepts those that the rules of [`Overwrite`]
+    /// Builds the result. Accepts those of the offered writes that the rules of [`Overwrite`]
     /// accept.
     fn finish(mut self, storages: &[Storage], writes: Vec<Forward>) -> Lowered {
         let mut problems = self.problems(storages);

@@ -1,9 +1,9 @@
-//! Converts a program of operators to planning problems: how long each value needs memory, and
-//! which values may share memory.
+//! Converts a program of operators to planning problems: decides how long each value needs memory,
+//! and which values may share it.
 //!
-//! Operators run in list order. The position of an operator is the step in the [`Problem`]s. The
-//! buffer of a value lives from the operator that makes the value up to and including the last
-//! reader. The rules are those of `seq_mem_opt` in MegEngine (2022).
+//! Operators run in the order of the list. The position of an operator is the step in the
+//! [`Problem`]s. The buffer of a value lives from the operator that makes the value up to and
+//! including its last reader. The rules are those of `seq_mem_opt` in MegEngine (2022).
 
 mod check;
 mod lower;
@@ -18,7 +18,7 @@ use core::fmt;
 /// The owner and the lifetime of a value's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// The plan owns the memory, from the maker of the value to the last reader.
+    /// The plan owns the memory, from the maker of the value to its last reader.
     Planned,
     /// The plan owns the memory, from the maker of the value to the end of the program and beyond.
     Kept,
@@ -33,39 +33,39 @@ pub enum Life {
 /// A value that operators read or make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Value {
-    /// Length in bytes. A value of length 0 needs no memory.
+    /// The length in bytes. A value of length 0 needs no memory.
     pub size: u64,
-    /// Index of the device in [`Program::devices`].
+    /// The index of the device in [`Program::devices`].
     pub device: u32,
-    /// Owner and lifetime of the memory.
+    /// The owner and the lifetime of the memory.
     pub life: Life,
 }
 
-/// Source of an output's memory.
+/// The source of the memory of an output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// New memory, shared with no other value at first.
+    /// New memory, which no other value shares at first.
     Fresh,
     /// A part of an input, unchanged (MegEngine: read-only forward). If refused, the output is a
     /// copy in new memory.
     View {
-        /// Number of the input value in [`Program::values`].
+        /// The number of the input value in [`Program::values`].
         of: u32,
-        /// Distance in bytes from the start of the input to the output.
+        /// The distance in bytes from the start of the input to the output.
         offset: u64,
     },
     /// Preferably a part of an input, which the output overwrites while the operator still reads
     /// the input (MegEngine: write forward). If refused, the output gets new memory.
     Over {
-        /// Number of the input value in [`Program::values`].
+        /// The number of the input value in [`Program::values`].
         target: u32,
-        /// Distance in bytes from the start of the input to the output.
+        /// The distance in bytes from the start of the input to the output.
         offset: u64,
     },
-    /// The memory of an input, with new content. An update is the operator's effect, and so cannot
-    /// be refused.
+    /// The memory of an input, with new content. An update is the effect of the operator, so it
+    /// cannot be refused.
     Update {
-        /// Number of the input value in [`Program::values`].
+        /// The number of the input value in [`Program::values`].
         of: u32,
     },
 }
@@ -73,27 +73,27 @@ pub enum Memory {
 /// An output of an operator, with the memory it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Output {
-    /// Number of the value in [`Program::values`].
+    /// The number of the value in [`Program::values`].
     pub value: u32,
-    /// Source of the memory in which the value is.
+    /// The source of the memory of the value.
     pub memory: Memory,
 }
 
 /// A step of the program, which reads and makes values.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Operator {
-    /// The values read by the operator.
+    /// The values that the operator reads.
     pub inputs: Vec<u32>,
-    /// The values made by the operator.
+    /// The values that the operator makes.
     pub outputs: Vec<Output>,
 }
 
-/// Rules for all buffers in the memory of a device.
+/// The rules for all buffers in the memory of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Alignment of all offsets, a power of two.
+    /// The alignment of all offsets, a power of two.
     pub alignment: u64,
-    /// Bytes added to the size of each value.
+    /// The bytes that are added to the size of each value.
     pub padding: u64,
 }
 
@@ -113,39 +113,39 @@ pub struct Program {
 pub enum Place {
     /// Inside a buffer of the device's problem.
     Buffer {
-        /// Number of the buffer.
+        /// The number of the buffer.
         buffer: u32,
-        /// Distance in bytes from the start of the buffer.
+        /// The distance in bytes from the start of the buffer.
         offset: u64,
     },
     /// Inside the memory of an external or persistent value, possibly the value itself.
     Outside {
-        /// Number of the external or persistent value.
+        /// The number of the external or persistent value.
         value: u32,
-        /// Distance in bytes from the start of the external or persistent value.
+        /// The distance in bytes from the start of the external or persistent value.
         offset: u64,
     },
-    /// No location: the value has no bytes, or no operator makes the value.
+    /// No location, because the value has no bytes, or because no operator makes it.
     Nowhere,
 }
 
-/// A forward offered by the program: `value`, an output of `operator`, may be inside `input`.
+/// A forward that the program offers: `value`, an output of `operator`, may be inside `input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forward {
-    /// Number of the operator in execution order.
+    /// The number of the operator in execution order.
     pub operator: u32,
-    /// Number of the output value in [`Program::values`].
+    /// The number of the output value in [`Program::values`].
     pub value: u32,
-    /// Number of the input value in [`Program::values`].
+    /// The number of the input value in [`Program::values`].
     pub input: u32,
-    /// Distance in bytes from the start of the input to the output.
+    /// The distance in bytes from the start of the input to the output.
     pub offset: u64,
     /// Whether the output overwrites the input. If false, the output is an unchanged part of the
     /// input.
     pub written: bool,
 }
 
-/// The reason why a forward is refused. The output then gets new memory.
+/// The reason why a forward is refused. In this case the output gets new memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -155,30 +155,30 @@ pub enum Refusal {
     OtherDevice,
     /// A value has no bytes.
     NoBytes,
-    /// The input is external: the program may free or reuse the memory at any time.
+    /// The input is external, so the program may free or reuse its memory at any time.
     External,
     /// The write would change a persistent value.
     Persistent,
     /// The write would change a value that is never freed.
     Kept {
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
     },
     /// The write would change a value that a later operator reads.
     ReadLater {
-        /// Number of the value in [`Program::values`].
+        /// The number of the value in [`Program::values`].
         value: u32,
-        /// Number of the later operator in execution order.
+        /// The number of the later operator in execution order.
         operator: u32,
     },
     /// The write would change another input of the operator.
     ReadMeanwhile {
-        /// Number of the other input value in [`Program::values`].
+        /// The number of the other input value in [`Program::values`].
         value: u32,
     },
     /// An operator updates the input's memory before the last read of the output.
     Updated {
-        /// Number of the updating operator in execution order.
+        /// The number of the updating operator in execution order.
         operator: u32,
     },
     /// A larger or earlier output already overwrites the input.
@@ -209,13 +209,13 @@ impl fmt::Display for Refusal {
 /// The planning problems of a program, with the location of every value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lowered {
-    /// One problem per device. A problem without buffers needs no plan, and fails
+    /// One problem for each device. A problem without buffers needs no plan, and fails
     /// [`Problem::check`].
     pub problems: Vec<Problem>,
-    /// Location of each value, by the number of the value.
+    /// The location of each value, by its number.
     pub places: Vec<Place>,
-    /// Accepted forwards in program order, views before writes.
+    /// The accepted forwards in program order, views before writes.
     pub taken: Vec<Forward>,
-    /// Refused forwards with the reason.
+    /// The refused forwards, each with the reason.
     pub refused: Vec<(Forward, Refusal)>,
 }

@@ -18,11 +18,11 @@ pub enum Job {
     Run(u64),
 }
 
-/// Algorithms that need milliseconds for a thousand buffers.
+/// The algorithms that need milliseconds for a thousand buffers.
 static QUICK: [&(dyn Algorithm + Sync); 5] =
     [&Pushdown, &Greedy::LowestScale, &Greedy::Conflicts, &Greedy::Size, &Greedy::Area];
 
-/// Algorithms that need more time. The last two run only with few buffers.
+/// The algorithms that need more time. The last two run only with few buffers.
 static SLOW: [&(dyn Algorithm + Sync); 10] = [
     &Greedy::LowestSize,
     &Skyline(2),
@@ -36,11 +36,11 @@ static SLOW: [&(dyn Algorithm + Sync); 10] = [
     &IntervalMove,
 ];
 
-/// Number of search runs before the slower algorithms. If the lower bound is reachable, an early
-/// run usually finds a plan at the bound.
+/// The number of search runs before the slower algorithms. If the lower bound can be reached, an
+/// early run usually finds a plan at this bound.
 const OPENING: u64 = 32;
 
-/// Largest number of buffers for the last two algorithms. With more buffers, both need minutes.
+/// The largest number of buffers for the last two algorithms. With more buffers, both need minutes.
 const FEW: usize = 2000;
 
 /// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` says

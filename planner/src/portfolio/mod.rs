@@ -1,9 +1,9 @@
-//! All algorithms in turn: first the fast algorithms, then the exact search. The best plan so far
-//! is available at any time.
+//! Runs all algorithms in turn: first the fast ones, then the exact search. The best plan so far is
+//! available at any time.
 //!
-//! A portfolio stops when the best plan is proven optimal: the plan reaches the lower bound, or the
-//! search has refuted every lower peak. The steps depend only on the problem. A host with threads
-//! shares the jobs out among the threads ([`job`], [`Standing`]).
+//! A portfolio stops when the best plan is proven optimal, because it reaches the lower bound or
+//! the search has refuted every lower peak. The steps depend only on the problem. A host with
+//! threads divides the jobs among them ([`job`], [`Standing`]).
 
 mod jobs;
 mod standing;
@@ -19,14 +19,14 @@ use alloc::sync::Arc;
 pub struct Portfolio<'a> {
     problem: &'a Problem,
     standing: Standing,
-    /// `None` before the first run of the search, and for a problem too large for the search.
+    /// The search; `None` before its first run, and for a problem that is too large for it.
     search: Option<Search>,
     /// Whether the portfolio has tried to create the search.
     prepared: bool,
-    /// Number of the next job, or of the next search run without heuristics.
+    /// The number of the next job, or without heuristics that of the next search run.
     next: u64,
     heuristics: bool,
-    /// Capacity of the present search run in bytes. `None` between two runs.
+    /// The capacity of the present search run in bytes. `None` between two runs.
     running: Option<u64>,
     finished: bool,
 }
@@ -39,7 +39,7 @@ impl<'a> Portfolio<'a> {
         Self { problem, standing, search: None, prepared: false, next: 0, heuristics: true, running: None, finished }
     }
 
-    /// Creates a portfolio with the exact search alone.
+    /// Creates a portfolio with only the exact search.
     pub fn exact(problem: &'a Problem) -> Self {
         Self { heuristics: false, ..Self::new(problem) }
     }
@@ -54,14 +54,13 @@ impl<'a> Portfolio<'a> {
         self.standing.into_best()
     }
 
-    /// Returns the source of the best plan: the name of an algorithm, `exact`, or the name given to
-    /// [`offer`](Self::offer). Empty without a plan.
+    /// Returns the source of the best plan: the name of an algorithm, `exact`, or the name that
+    /// [`offer`](Self::offer) got. Empty if there is no plan.
     pub fn algorithm(&self) -> &'static str {
         self.standing.algorithm()
     }
 
-    /// Returns the lower bound of all peaks in bytes. The bound grows with the proofs of the
-    /// search.
+    /// Returns the lower bound of all peaks in bytes. It grows with the proofs of the search.
     pub fn lower_bound(&self) -> u64 {
         self.standing.lower_bound()
     }
@@ -76,19 +75,19 @@ impl<'a> Portfolio<'a> {
         self.finished
     }
 
-    /// Returns the number of searched nodes.
+    /// Returns the number of nodes that were searched.
     pub fn nodes(&self) -> u64 {
         self.search.as_ref().map_or(0, Search::nodes)
     }
 
-    /// Takes a plan from elsewhere if the plan is better than the best so far. The plan is not
+    /// Takes a plan from another source if it is better than the best so far. The plan is not
     /// checked.
     pub fn offer(&mut self, plan: Plan, algorithm: &'static str) {
         self.standing.offer(plan, algorithm);
         self.finished |= self.standing.optimal();
     }
 
-    /// Runs an algorithm, or some thousand nodes of the search. Returns whether work is left.
+    /// Runs an algorithm, or searches some thousand nodes. Returns whether work is left.
     pub fn step(&mut self, watch: &mut dyn Watch) -> bool {
         if self.finished {
             return false;
@@ -163,8 +162,8 @@ impl<'a> Portfolio<'a> {
     }
 }
 
-/// Passes a stop on to an algorithm. Hides the intermediate plans of the algorithm, which may be
-/// worse than the best plan of the portfolio.
+/// Passes a stop on to an algorithm. It does not pass on the intermediate plans of the algorithm,
+/// because they may be worse than the best plan of the portfolio.
 struct StopOnly<'a>(&'a dyn Watch);
 
 impl Watch for StopOnly<'_> {
@@ -188,7 +187,7 @@ impl Algorithm for Sequential {
     }
 }
 
-/// The exact search alone, from no plan to the lowest peak.
+/// The exact search by itself, from no plan to the lowest peak.
 pub struct Exact;
 
 impl Algorithm for Exact {

@@ -7,8 +7,8 @@ pub struct Standing {
     best: Option<Plan>,
     algorithm: &'static str,
     lower: u64,
-    /// Lowest peak in bytes that the search may still find. Above `lower` only if the search proves
-    /// nothing for the problem.
+    /// The lowest peak in bytes that the search may still find. It is above `lower` only if the
+    /// search proves nothing about the problem.
     searched: u64,
 }
 
@@ -20,7 +20,7 @@ impl Standing {
         Self { best, algorithm: "", lower, searched: lower }
     }
 
-    /// Keeps a plan if the plan is better than the best so far. Returns whether the plan was kept.
+    /// Keeps a plan if it is better than the best so far. Returns whether it was kept.
     pub fn offer(&mut self, plan: Plan, algorithm: &'static str) -> bool {
         let better = self.best.as_ref().is_none_or(|best| plan.peak < best.peak);
         if better {
@@ -48,7 +48,7 @@ impl Standing {
         self.best
     }
 
-    /// Returns the algorithm of the best plan. Empty without a plan.
+    /// Returns the algorithm of the best plan. Empty if there is no plan.
     pub fn algorithm(&self) -> &'static str {
         self.algorithm
     }
@@ -75,14 +75,14 @@ impl Standing {
 
     /// Returns the capacity in bytes for a run of the search.
     ///
-    /// Most programs fit into their lower bound. If a program does not, a plan with the next
-    /// smaller peak is found much sooner than the bound is refuted. So the runs try the bound, the
-    /// next smaller peak, and capacities in between.
+    /// Most programs fit into their lower bound. If a program does not, a plan with a peak just
+    /// below the best one is found much sooner than the bound is refuted. So the runs try the
+    /// bound, the next smaller peak, and capacities in between.
     pub fn target(&self, run: u64) -> u64 {
         const EIGHTHS: [u64; 8] = [0, 4, 8, 6, 7, 0, 8, 7];
         let highest = match &self.best {
             Some(best) => best.peak.saturating_sub(1),
-            // Without a plan, capacities grow until there is one.
+            // If there is no plan, capacities grow until there is one.
             None => self.searched.saturating_mul(1 << (run / 8 + 1).min(62)),
         };
         let (gap, eighths) = (highest.saturating_sub(self.searched), EIGHTHS[(run % 8) as usize]);
