@@ -5,7 +5,7 @@
 #   tests/arithmetic.sh proofs     the proofs alone
 #   tests/arithmetic.sh sizes      the sizes alone
 #
-# tests/results/arithmetic.md has the results. LEDGER names a ledger (tests/ledger.sh) that gets a line for each part.
+# Both print CSV, as in tests/results/arithmetic/. LEDGER names a ledger (tests/ledger.sh) that gets a line for each part.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=${1:-all}
@@ -23,10 +23,10 @@ failed=0
 if [ "$part" != sizes ]; then
   eval "$(scripts/setup/z3.sh)"
   PYTHONPATH=$CACHALOT_Z3 python3 tests/arithmetic/proofs.py "$binary" | tee "$table" || failed=1
-  add "proofs of the arithmetic" "$(grep -c '| \(yes\|no: .*\) |$' "$table" || true)" "$(grep -c '| no: .* |$' "$table" || true)"
+  add "proofs of the arithmetic" "$(grep -cE ',(yes|"?no: .*)$' "$table" || true)" "$(grep -cE ',"?no: ' "$table" || true)"
 fi
 if [ "$part" != proofs ]; then
   "$binary" sweep | tee "$table" || failed=1
-  add "every size" $(awk -F'|' '$3 ~ /[0-9]/ { sizes += $3; wrong += $5 } END { printf "%.0f %.0f", sizes, wrong }' "$table")
+  add "every size" $(sed 's/.*",//' "$table" | awk -F, 'NR > 1 { sizes += $1; wrong += $3 } END { printf "%.0f %.0f", sizes, wrong }')
 fi
 exit "$failed"

@@ -4,7 +4,7 @@
 #
 #   tests/exhaustive.sh [SECONDS] [LENGTH]    the time for a setting, 60 by default, and the longest programs, 20 by default
 #
-# The table tells for each setting the longest programs of which all were run. tests/results/exhaustive.md has the results. LEDGER names a
+# The table, CSV as in tests/results/exhaustive/, tells for each setting the longest programs of which all were run. LEDGER names a
 # ledger (tests/ledger.sh) that gets a line: the programs, the states checked, and the settings with a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,9 +18,12 @@ trap 'rm -f "$table"' EXIT
 found=0
 "$binary" --length "$length" --seconds "$seconds" --meetings 64 | tee "$table" || found=1
 if [ -n "${LEDGER:-}" ]; then
-  # Columns: setting, configuration, letters, longest programs, states, programs run, meetings, unequal, seconds, found.
-  read -r states programs findings < <(awk -F'|' '$6 ~ /[0-9]/ { gsub(",", ""); states += $6; programs += $7; found += $11 != " 0 " }
-    END { print states + 0, programs + 0, found + 0 }' "$table")
+  read -r states programs findings < <(python3 - "$table" <<'END'
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1], encoding="utf-8")))
+print(*(sum(int(row[name]) for row in rows) for name in ("states", "programs run")), sum(row["found"] != "0" for row in rows))
+END
+  )
   tests/ledger.sh "$LEDGER" "every short program" "$(grep -c '`' "$table") settings" "" $SECONDS "$programs" "$states" 0 "$findings"
 fi
 [ "$found" = 0 ]

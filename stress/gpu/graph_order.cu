@@ -257,8 +257,7 @@ int main(int count, char **arguments) {
       {"for other processes, too", "of the stream", "on the streams", SHARED, Wait::OfStream, Launches::OnTheStreams},
   };
   bool held = true;
-  std::puts("| event | wait | launches of graphs by a second thread | visits | launches | visits whose check ran too early |");
-  std::puts("|---|---|---|--:|--:|--:|");
+  std::puts("event,wait,launches of graphs by a second thread,visits,launches,visits whose check ran too early");
   for (const Case &of : cases) {
     Run run{of, context, seconds, std::vector<CUstream>(STREAMS)};
     for (auto &stream : run.streams) stream = make_stream();
@@ -266,7 +265,7 @@ int main(int count, char **arguments) {
     for (auto &stream : run.streams) TRY(cuStreamDestroy(stream));
     const Result &result = run.result;
     held = held && result.early == 0;
-    std::printf("| %s | %s | %s | %llu | %llu | %llu |\n", of.event, of.wait_name, of.place, result.visits, result.launches, result.early);
+    std::printf("\"%s\",\"%s\",\"%s\",%llu,%llu,%llu\n", of.event, of.wait_name, of.place, result.visits, result.launches, result.early);
     std::fflush(stdout);
   }
   return held ? 0 : 1;

@@ -8,6 +8,7 @@ binary compares its functions with their definitions for every size below 2^32; 
 names the lines that it stands for, which must be in the source.
 """
 
+import csv
 import random
 import subprocess
 import sys
@@ -492,9 +493,10 @@ def prove(assumed, claim):
 
 
 def main():
-    print(f"{check_source()} lines of the source are those of the formulas")
-    print(f"{check_values(500)} values are those of the code")
-    print("| claim | seconds | proven |\n|---|---|---|")
+    print(f"{check_source()} lines of the source are those of the formulas", file=sys.stderr)
+    print(f"{check_values(500)} values are those of the code", file=sys.stderr)
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["claim", "seconds", "proven"])
     wrong = 0
     only = sys.argv[2:]
     for name, assumed, claim in PROOFS:
@@ -503,7 +505,8 @@ def main():
         begun = time.monotonic()
         against = prove(assumed, claim)
         wrong += against is not None
-        print(f"| {name} | {time.monotonic() - begun:.1f} | {'yes' if against is None else f'no: {against}'} |", flush=True)
+        table.writerow([name, f"{time.monotonic() - begun:.1f}", "yes" if against is None else f"no: {against}"])
+        sys.stdout.flush()
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-//! Result of a sweep, as a table in Markdown.
+//! Result of a sweep, as CSV: a table of `tests/results/sweep/`.
 
 use super::cases::{Calls, Case, SCENARIOS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ impl FunctionRow {
     fn cells(&self) -> String {
         let Self { calls, occurrences, recovered, lost, not_reached, wrong } = self;
         let cases = recovered + lost + not_reached + wrong;
-        format!("{calls} | {} | {cases} | {recovered} | {lost} | {not_reached} | {wrong}", occurrences.len())
+        format!("{calls},{},{cases},{recovered},{lost},{not_reached},{wrong}", occurrences.len())
     }
 }
 
@@ -90,20 +90,16 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "| function | calls | occurrences failed | cases | worked again | context lost | not reached | wrong |"
-        )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "function,calls,occurrences failed,cases,worked again,context lost,not reached,wrong")?;
         let mut scenario = 0;
         for ((of, function), row) in self.rows.iter().filter(|(_, row)| !row.occurrences.is_empty()) {
             if *of != scenario {
                 scenario = *of;
-                writeln!(f, "| *with `{}`* | | | | | | | |", SCENARIOS[scenario].join(" "))?;
+                writeln!(f, "*with `{}`*,,,,,,,", SCENARIOS[scenario].join(" "))?;
             }
-            writeln!(f, "| `{function}` | {} |", row.cells())?;
+            writeln!(f, "`{function}`,{}", row.cells())?;
         }
         let FunctionRow { calls, recovered, lost, not_reached, wrong, .. } = self.total();
-        write!(f, "| **all** | {calls} | | {} | {recovered} | {lost} | {not_reached} | {wrong} |", self.done)
+        write!(f, "all,{calls},,{},{recovered},{lost},{not_reached},{wrong}", self.done)
     }
 }

@@ -9,15 +9,15 @@ use std::time::Instant;
 /// Numbers of divisions that are swept.
 const DIVISIONS: [u64; 5] = [1, 2, 8, 64, 1024];
 
-/// Checks each function for the sizes below `bound`, and prints a line for each. Returns how many
+/// Checks each function for the sizes below `bound`, and prints a row of CSV for each. Returns how many
 /// values are wrong.
 pub(crate) fn run(bound: u64) -> usize {
-    println!("| function | sizes | seconds | wrong |\n|---|---|---|---|");
+    println!("function,sizes,seconds,wrong");
     let mut wrong = 0;
     let mut check = |name: &str, check: &mut dyn FnMut(u64) -> bool| {
         let begun = Instant::now();
         let found = (1..bound).filter(|&size| !check(size)).count();
-        println!("| {name} | {} | {:.1} | {found} |", bound - 1, begun.elapsed().as_secs_f64());
+        println!("\"{name}\",{},{:.1},{found}", bound - 1, begun.elapsed().as_secs_f64());
         wrong += found;
     };
     for number in DIVISIONS {

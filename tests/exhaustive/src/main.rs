@@ -12,6 +12,7 @@ use cachalot_exhaustive::letter::text;
 use cachalot_exhaustive::report;
 use cachalot_exhaustive::search::{Bounds, Outcome, search};
 use cachalot_exhaustive::setting::{SETTINGS, Setting, named};
+use cachalot_tests::figures::line;
 use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
 fn settings(settings: &[&'static Setting], bounds: &Bounds) -> bool {
     let all: Vec<&'static Setting> = SETTINGS.iter().collect();
     let mut is_right = true;
-    println!("{}", report::SEARCHES);
+    println!("{}", line(&report::SEARCHES));
     for setting in if settings.is_empty() { &all } else { settings } {
         let outcome = search(setting, None, bounds);
         println!("{}", report::search_row(setting, &outcome));
@@ -78,7 +79,7 @@ fn tell_differing(outcome: &Outcome) {
 /// Searches every planted defect. Returns whether all were found.
 fn defects(bounds: &Bounds) -> bool {
     let mut are_found = true;
-    println!("{}", report::DEFECTS);
+    println!("{}", line(&report::DEFECTS));
     for planted in &PLANTED {
         let Some(setting) = named(planted.setting) else { return false };
         let outcome = search(setting, Some(planted.defect), bounds);

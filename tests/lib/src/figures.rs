@@ -26,6 +26,17 @@ fn separated(digits: &str) -> String {
     digits.chars().enumerate().flat_map(apart).collect()
 }
 
+/// Returns a row as a line of CSV, without its end.
+///
+/// # Panics
+/// Never: memory can be written.
+pub fn line<T: AsRef<[u8]>>(row: &[T]) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(row).expect("memory can be written");
+    let bytes = writer.into_inner().expect("memory can be written");
+    String::from_utf8(bytes).expect("the cells are text").trim_end_matches('\n').to_owned()
+}
+
 /// Columns whose digits are names.
 const NAMES: [&str; 2] = ["seed", "commit"];
 
@@ -76,15 +87,8 @@ impl Table {
     }
 
     /// Returns the table as CSV.
-    ///
-    /// # Panics
-    /// Never: memory can be written.
     pub fn csv(&self) -> String {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        for row in std::iter::once(&self.header).chain(&self.rows) {
-            writer.write_record(row).expect("memory can be written");
-        }
-        String::from_utf8(writer.into_inner().expect("memory can be written")).expect("the cells are text")
+        std::iter::once(&self.header).chain(&self.rows).map(|row| line(row) + "\n").collect()
     }
 
     /// Returns the cells of a column, none if there is no such column.
