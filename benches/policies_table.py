@@ -1,12 +1,14 @@
-"""Writes tests/results/policies.md: every policy on the recorded programs, compared with the recordings.
+"""Writes the tables of tests/results/policies.md: every policy on the recorded programs, compared with the recordings.
 
     cargo build --release -p cachalot-cli
-    python3 benches/policies_table.py target/release/cachalot tests/traces/*.csv.gz > tests/results/policies.md
+    python3 benches/policies_table.py tests/results/policies target/release/cachalot tests/traces/*.csv.gz
 """
 
+import csv
 import datetime
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -37,8 +39,7 @@ def figures(name, runs):
     time = sum(run["driver_us"] for run in runs) / 1000
     policy, *settings = name.split(" ")
     label = name if name == "the recording" else ", ".join(f"`{part}`" for part in [policy, *settings])
-    return [label, f"{mean:.1%}".replace("%", " %"), f"{min(shares):.1%}".replace("%", " %"), f"{calls:,}",
-            f"{time:,.0f} ms", str(sum(run["ooms"] for run in runs))]
+    return [label, f"{mean * 100:.1f}", f"{min(shares) * 100:.1f}", calls, f"{time:.0f}", sum(run["ooms"] for run in runs)]
 
 
 def processor():
@@ -47,28 +48,26 @@ def processor():
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
 
 
-def main(command, files):
-    """Prints the page."""
+def write(out, name, rows):
+    """Writes a table as CSV. The first row has the titles."""
+    with open(os.path.join(out, f"{name}.csv"), "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def main(out, command, files):
+    """Writes the tables."""
     options = [option for config in CONFIGS for option in ("--config", config)]
     output = subprocess.run([command, "compare", "--json", *options, *files], check=False, capture_output=True, text=True)
     runs = [json.loads(line) for line in output.stdout.splitlines()]
     rows = rows_of(runs)
     assert all(len(found) == len(files) for found in rows.values()), {name: len(found) for name, found in rows.items()}
-    own = sum(run["config"] != "" for run in rows["the recording"])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    print("# Every policy on the recorded programs\n")
-    print(f"* machine: {processor()}, no GPU\n* system: Linux {platform.release()}")
-    print(f"* date: {datetime.date.today()}\n* commit: {commit}")
-    print("* command: `python3 benches/policies_table.py target/release/cachalot tests/traces/*.csv.gz`, which runs "
-          f"`cachalot compare --json {' '.join(options)} tests/traces/*.csv.gz`\n")
-    print("The twenty programs run on a simulated device of 139 GiB, or of their recorded limit, with their recorded calls "
-          f"of `empty_cache()`. *the recording*: each program as it was recorded, with its own settings; {own} have some. Every "
-          "other row has the policy's default settings, but for those named. *utilisation*: the geometric mean of peak live "
-          "over peak reserved; *lowest*: that of one program. *time*: of the driver calls, with an H200's costs. Peaks and "
-          "calls repeat exactly on every machine, but for `planned`, whose search ends at a deadline.\n")
-    print("| policy | utilisation | lowest | driver calls | time | out of memory |\n|---|---|---|---|---|---|")
-    for name, found in rows.items():
-        print("| " + " | ".join(figures(name, found)) + " |")
+    made_by = "`python3 benches/policies_table.py tests/results/policies target/release/cachalot tests/traces/*.csv.gz`, which runs " \
+        f"`cachalot compare --json {' '.join(options)} tests/traces/*.csv.gz`"
+    write(out, "head", [("what", "is"), ("machine", f"{processor()}, no GPU"), ("system", f"Linux {platform.release()}"),
+                        ("date", datetime.date.today()), ("commit", commit), ("command", made_by)])
+    titles = ["policy", "utilisation, %", "lowest, %", "driver calls", "time, ms", "out of memory"]
+    write(out, "policies", [titles, *(figures(name, found) for name, found in rows.items())])
 
 
-main(sys.argv[1], sys.argv[2:])
+main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,12 +1,14 @@
-"""Writes tests/results/tune.md: settings found by `cachalot tune`, on programs that it did not see.
+"""Writes the tables of tests/results/tune.md: settings found by `cachalot tune`, on programs that it did not see.
 
     cargo build --release -p cachalot-cli
-    python3 benches/tune_table.py target/release/cachalot tests/traces/*.csv.gz > tests/results/tune.md
+    python3 benches/tune_table.py tests/results/tune target/release/cachalot tests/traces/*.csv.gz
 """
 
+import csv
 import datetime
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -26,18 +28,14 @@ def percent(change):
     """Formats a change as the command does, and `None` for settings that were given up before the end."""
     if change is None:
         return "—"
-    sign = "−" if change < -0.0005 else "+" if change > 0.0005 else ""
-    return f"{sign}{abs(change) * 100:.1f} %"
+    sign = "-" if change < -0.0005 else "+" if change > 0.0005 else ""
+    return f"{sign}{abs(change) * 100:.1f}"
 
 
-def table(rows):
-    """Prints a table. The first row has the titles."""
-    widths = [max(len(str(row[at])) for row in rows) for at in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(str(cell).ljust(width) for cell, width in zip(row, widths)) + " |")
-        if number == 0:
-            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    print()
+def write(out, name, rows):
+    """Writes a table as CSV. The first row has the titles."""
+    with open(os.path.join(out, f"{name}.csv"), "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def chosen(found, whom):
@@ -58,12 +56,13 @@ def mean(changes):
 
 
 def each(command, files, aim):
-    """Prints the table of single programs, whose later part is held back."""
+    """Returns the table of single programs, whose later part is held back."""
     value = {"memory": "memory_change", "time": "time_change"}[aim]
     other = {"memory": "time_change", "time": "memory_change"}[aim]
     titles = {"memory": ("reserved", "driver time"), "time": ("driver time", "reserved")}[aim]
-    rows = [("program", f"{titles[0]} as recorded", "expandable", "found for PyTorch", titles[0], titles[1],
-             "found for cachalot", f"{titles[0]} there", f"{titles[1]} there")]
+    unit = {"memory": "MiB", "time": "ms"}[aim]
+    rows = [("program", f"{titles[0]} as recorded, {unit}", "expandable, %", "found for PyTorch", f"{titles[0]}, %", f"{titles[1]}, %",
+             "found for cachalot", f"{titles[0]} there, %", f"{titles[1]} there, %")]
     changes = ([], [], [])
     worst = ([], [], [])
     for file in files:
@@ -74,7 +73,7 @@ def each(command, files, aim):
         expandable = held_back(found, EXPANDABLE)
         torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
         cost = base["programs"][0]
-        amount = f"{cost['reserved_bytes'] / 2**20:.0f} MiB" if aim == "memory" else f"{cost['driver_ns'] / 1e6:.2f} ms"
+        amount = f"{cost['reserved_bytes'] / 2**20:.0f}" if aim == "memory" else f"{cost['driver_ns'] / 1e6:.2f}"
         rows.append((found["seen"][0], amount, percent(expandable.get(value)), torch[0], percent(torch[1][value]),
                      percent(torch[1][other]), cachalot[0], percent(cachalot[1][value]),
                      percent(cachalot[1][other])))
@@ -85,25 +84,24 @@ def each(command, files, aim):
     rows.append(("geometric mean", "", percent(mean(changes[0])), "", percent(mean(changes[1])), "", "",
                  percent(mean(changes[2])), ""))
     rows.append(("worst", "", percent(max(worst[0])), "", percent(max(worst[1])), "", "", percent(max(worst[2])), ""))
-    table(rows)
-    print("*worst*: of the programs that run out of memory as often as recorded. *—*: the settings were given up before the end.\n")
+    return rows
 
 
 def half(command, files):
-    """Prints the table of half of the programs, for several seeds."""
-    rows = [("seed", "most harm", "held back", "expandable", "worst of it", "found for PyTorch", "reserved", "worst",
-             "found for cachalot", "reserved there", "worst there")]
+    """Returns the table of half of the programs, for several seeds."""
+    rows = [("seed", "most harm, %", "held back", "expandable, %", "worst of it, %", "found for PyTorch", "reserved, %", "worst, %",
+             "found for cachalot", "reserved there, %", "worst there, %")]
     for harm in (1, 3):
         for seed in SEEDS:
             found = run(command, ["--seed", str(seed), "--most-harm", str(harm), *files])
             expandable = held_back(found, EXPANDABLE)
             torch, cachalot = chosen(found, "torch"), chosen(found, "cachalot")
-            cells = [seed, f"{harm} %", f"{len(found['held_back'])} of {len(files)}",
+            cells = [seed, harm, f"{len(found['held_back'])} of {len(files)}",
                      percent(expandable.get("memory_change")), percent(expandable.get("worst_change"))]
             for config, figures in (torch, cachalot):
                 cells += [config, percent(figures["memory_change"]), percent(figures["worst_change"])]
             rows.append(tuple(cells))
-    table(rows)
+    return rows
 
 
 def processor():
@@ -112,26 +110,15 @@ def processor():
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
 
 
-def main(command, files):
-    """Prints the page."""
+def main(out, command, files):
+    """Writes the tables."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    print("# Settings found by `cachalot tune`\n")
-    print(f"* machine: {processor()}, no GPU\n* system: Linux {platform.release()}")
-    print(f"* date: {datetime.date.today()}\n* commit: {commit}")
-    print("* command: `python3 benches/tune_table.py target/release/cachalot tests/traces/*.csv.gz`\n")
-    print("Every figure is of programs, or parts of programs, that the search did not see, beside the recording: "
-          "its own settings, and its calls of `empty_cache()`. The programs run on a simulated device, with their recorded limits. *reserved*: peak of reserved "
-          "memory. *driver time*: time in the driver, with an H200's costs. *expandable*: `expandable_segments:True`. "
-          "*the recording's own*: nothing is recommended. All results repeat exactly on every machine.\n")
-    print("## Memory, one program at a time\n\nThe first part is searched, the later part held back.\n")
-    each(command, files, "memory")
-    print("## Driver time, one program at a time\n\nThe same with `--for time`, without more memory than recorded.\n")
-    each(command, files, "time")
-    print("## Memory, half of the programs held back\n\nGeometric means over the programs held back. Records of one "
-          "program under different settings are on one side. *worst*: the program with the largest change; a program "
-          "that runs out of memory less often does not count. *most harm*: `--most-harm`, the largest change for the "
-          "worse in any program, 1 % by default.\n")
-    half(command, files)
+    made_by = "`python3 benches/tune_table.py tests/results/tune target/release/cachalot tests/traces/*.csv.gz`"
+    write(out, "head", [("what", "is"), ("machine", f"{processor()}, no GPU"), ("system", f"Linux {platform.release()}"),
+                        ("date", datetime.date.today()), ("commit", commit), ("command", made_by)])
+    write(out, "memory", each(command, files, "memory"))
+    write(out, "time", each(command, files, "time"))
+    write(out, "half", half(command, files))
 
 
-main(sys.argv[1], sys.argv[2:])
+main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes which branches of the core its tests take, and lists the others.
+"""Writes which branches of the core its tests take, for tests/results/coverage.md, and prints the others.
 
-    tests/coverage.py OUT.md [--quick LIST.json] [--export FILE.json]
+    tests/coverage.py OUT [--quick LIST.json] [--export FILE.json]
 
 The unit tests of the core and `tests/tests/allocator.rs` are built with LLVM's counters, by the nightly compiler with its
 component llvm-tools. With the counters, slow tests take a quarter of an hour: --quick runs those of the allocator that a campaign of
@@ -10,6 +10,7 @@ component llvm-tools. With the counters, slow tests take a quarter of an hour: -
 
 import argparse
 import collections
+import csv
 import datetime
 import json
 import os
@@ -66,7 +67,7 @@ def main():
     options = parser.parse_args()
     names = [test["name"] for test in json.loads(options.quick.read_text())] if options.quick else []
     data = json.loads(options.export.read_text()) if options.export else export(ROOT / "target/coverage", names)
-    which, quick = (f"the {len(names)} quick tests of", f" --quick {options.quick}") if names else ("", "")
+    which, quick = (f"the {len(names)} quick tests of", f" --quick {options.quick}") if names else ("all of", "")
     folders, untaken = collections.defaultdict(lambda: [0, 0, 0, 0]), []
     for file in data["data"][0]["files"]:
         name = file["filename"].split("core/src/")[1]
@@ -87,24 +88,17 @@ def main():
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     compiler = subprocess.run(["rustc", "+nightly", "--version"], check=True, capture_output=True, text=True).stdout.strip()
     share = lambda part, whole: f"{100 * part / whole:.1f}" if whole else "none"
-    rows = []
+    rows = [["part of `core/src`", "lines", "% run", "directions", "% taken"]]
     for name, (lines, run, count, took) in sorted(folders.items()):
-        rows.append(f"| {name} | {lines:,} | {share(run, lines)} | {count:,} | {share(took, count)} |")
-    options.out.write_text(f"""# Branches of the core that its tests take
-
-* machine: any, the counts are exact
-* compiler: {compiler}
-* date: {datetime.date.today()}
-* commit: {commit}
-* command: `tests/coverage.py tests/results/coverage.md{quick}`
-
-The unit tests of the core and {which} `tests/tests/allocator.rs`, counted by LLVM. A branch has two directions, each
-counted. Neither tests nor assertions are counted, and code for several types counts once. The tests of the C interface, of the
-recorded programs and of fuzzing run further branches.
-
-| part of `core/src` | lines | % run | directions | % taken |
-|---|---|---|---|---|
-""" + "\n".join(rows) + "\n\n## Directions that no test takes\n\nThe line, the column and the direction; neither, where the branch is not reached.\n\n" + "\n".join(untaken) + "\n")
+        rows.append([name, lines, share(run, lines), count, share(took, count)])
+    command = f"`tests/coverage.py tests/results/coverage{quick}`"
+    head = [["what", "is"], ["machine", "any, the counts are exact"], ["compiler", compiler], ["date", datetime.date.today()],
+            ["commit", commit], ["command", command]]
+    options.out.mkdir(exist_ok=True)
+    for name, table in [("head", head), ("parts", rows)]:
+        with (options.out / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)
+    print(f"the unit tests of the core and {which} `tests/tests/allocator.rs` do not take:\n\n" + "\n".join(untaken))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@
     eval "$(scripts/setup/memory_viz.sh)"
     python3 tests/tools.py target/release FOLDER
 
-Writes each snapshot into FOLDER, measures, and removes it. Prints the rows of the table in tests/results/tools.md. The script of
+Writes each snapshot into FOLDER, measures, and removes it. Prints the table tests/results/tools/tools.csv. The script of
 PyTorch gets at most LIMIT bytes of memory, because it would otherwise take that of the whole machine.
 """
 
+import csv
 import os
 import resource
 import subprocess
@@ -33,8 +34,9 @@ def run(command: list[str], limit: int | None = None) -> tuple[int, float, float
 
 
 def row(cells: list[str]) -> None:
-    """Prints a row of a table."""
-    print("| " + " | ".join(cells) + " |", flush=True)
+    """Prints a row of the table."""
+    csv.writer(sys.stdout, lineterminator="\n").writerow(cells)
+    sys.stdout.flush()
 
 
 def measure(binaries: Path, folder: Path, events: int, frames: int, script: Path | None) -> None:
@@ -55,7 +57,7 @@ def measure(binaries: Path, folder: Path, events: int, frames: int, script: Path
         output = f"{page.stat().st_size / 1e6:.1f} MB" if page.exists() else ""
         if status != 0:
             output = f"fails with status {status}"
-        what = [f"{megabytes:.0f} MB", f"{events:,}", str(frames), name]
+        what = [f"{megabytes:.0f}", str(events), str(frames), name]
         row([*what, f"{seconds:.1f}", f"{cpu:.1f}", f"{peak / 1e6:.0f}", output])
         page.unlink(missing_ok=True)
     file.unlink()
@@ -65,8 +67,7 @@ def main(binaries: str, folder: str) -> None:
     """Measures snapshots of all sizes."""
     viz = os.environ.get("CACHALOT_MEMORY_VIZ")
     script = Path(viz, "2.15.0/_memory_viz.py") if viz else None
-    row(["snapshot", "events", "frames", "tool", "s", "processor s", "peak MB", "output"])
-    row(["---"] * 8)
+    row(["snapshot, MB", "events", "frames", "tool", "s", "processor s", "peak MB", "output"])
     for events, frames in FILES:
         measure(Path(binaries), Path(folder), events, frames, script)
 

@@ -285,7 +285,7 @@ bool stitched(Busy &busy, const char *config) {
     wrong += round.wrong_words(number);
   }
   const double longest = std::max({requests.longest(), frees.longest(), upkeep.longest()});
-  std::printf("| cachalot, `%s` | %.1f | %zu | %.3f | %.3f | %.3f | %zu | %zu | %zu | %zu |\n", config, busy.shortest_ms,
+  std::printf("\"cachalot, `%s`\",%.1f,%zu,%.3f,%.3f,%.3f,%zu,%zu,%zu,%zu\n", config, busy.shortest_ms,
               requests.count() + frees.count() + upkeep.count(), requests.longest(), frees.longest(), upkeep.longest(),
               requests.beyond(kBoundMs) + frees.beyond(kBoundMs) + upkeep.beyond(kBoundMs), moved / kMiB,
               created / kMiB, unmapped / kMiB);
@@ -314,7 +314,7 @@ void plain(Busy &busy) {
     check(busy.finish(live, round) == 0, "the kernel");
   }
   check(cudaFree(live), "cudaFree");
-  std::printf("| cudaMalloc, cudaFree | %.1f | %zu | %.3f | %.3f | | %zu | | | |\n", busy.shortest_ms,
+  std::printf("\"cudaMalloc, cudaFree\",%.1f,%zu,%.3f,%.3f,,%zu,,,\n", busy.shortest_ms,
               requests.count() + frees.count(), requests.longest(), frees.longest(),
               requests.beyond(kBoundMs) + frees.beyond(kBoundMs));
 }
@@ -334,8 +334,8 @@ int main(int count, char **arguments) {
     check(cudaFree(warm), "cudaFree");
   }
   std::printf(
-      "| calls | shortest kernel, ms | calls meanwhile | longest request, ms | longest free, ms | longest upkeep, ms "
-      "| calls of 2 ms or more | moved, MiB | created, MiB | unmapped, MiB |\n|---|---|---|---|---|---|---|---|---|---|\n");
+      "calls,\"shortest kernel, ms\",calls meanwhile,\"longest request, ms\",\"longest free, ms\",\"longest upkeep, ms\","
+      "calls of 2 ms or more,\"moved, MiB\",\"created, MiB\",\"unmapped, MiB\"\n");
   const bool fine = stitched(busy, count > 1 ? arguments[1] : "policy:stitched,slack:0");
   plain(other);
   std::fflush(stdout);

@@ -4,7 +4,7 @@
 #   pip install --target SITE ./python
 #   SAVER=FOLDER CUMEM=FILE benches/gpu/park.sh OUT SITE [ALLOCATOR...]
 #
-# OUT gets park.md with the tables, park.jsonl with all figures, and log.txt. The allocators, by default all of them, each
+# OUT gets the tables of the page as CSV, park.jsonl with all figures, and log.txt. The allocators, by default all of them, each
 # in its own process: plain (copies to pinned memory), caching and stitched (cachalot), saver-torch and saver-preload
 # (torch_memory_saver), cumem (vLLM's). SAVER is the folder with the unpacked wheel of torch_memory_saver, CUMEM vLLM's
 # csrc/cumem_allocator.cpp next to its header. What is not given is skipped in one line. An allocator that fails or takes

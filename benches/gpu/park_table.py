@@ -1,10 +1,13 @@
 """Makes the tables of tests/results/park.md from what benches/gpu/park.sh left in a folder.
 
     python3 park_table.py OUT
+
+OUT gets head.csv, parking.csv and busy.csv, for tests/results/park/.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 import sys
@@ -16,31 +19,10 @@ GIB, MIB = 1 << 30, 1 << 20
 PLAIN = "plain pinned copy"
 Line = dict[str, Any]
 
-HOW = """\
-Weights in {tensors} tensors ({weights:.2f} GiB), whose contents are kept, and a KV cache in 36 ({cache:.2f} GiB) and \
-the memory of eight captured graphs, which are dropped. Each allocator runs in a process of its own. *cold*: the first \
-park and the first wake, with no memory of the host kept. *warm*: medians of {cycles} cycles with the memory of the \
-host kept. Rates are GiB of tensors a second, until the device is idle. *÷ plain copy*: warm park and warm wake / \
-copies of the same tensors to pinned memory and back. *drop*: milliseconds for each GiB of KV cache to park, and to \
-wake. *left*: MiB on the device with everything parked, beyond what it had before the first tensor and what a captured \
-graph takes of the driver. *host after*: growth of the process's memory after the first wake, and the pinned memory \
-that the allocator says it holds. *wrong*: bytes that differ from what was written, over all parts. *graphs*: those \
-whose output after waking is the same to the last bit. torch_memory_saver's mode `torch` parks no memory of graphs.
-"""
-
-HOW_BUSY = """\
-*busy*: another thread allocates and frees memory of no tag on its own stream, 4 KiB to 11 MiB in turn, while the \
-weights are parked behind a kernel of 80 ms: the longest request and the longest free. *new*: the longest request \
-that needs new memory of the device (32 MiB). *not parking*: the longest request and free together before, which is \
-Python's own. *cycles*: {count} parks and wakes of 64 MiB kept and 64 MiB dropped, with no memory of the host kept; \
-*grown*: memory of the device, and of the process, from a tenth of them to the end.
-"""
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def write(out: Path, name: str, rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table as CSV. The first row has the titles."""
+    with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def median(lines: Iterable[Line], key: str) -> float | None:
@@ -96,9 +78,9 @@ class Figures:
             *(text(rate) for rate in rates),
             " / ".join(text(share, ".2f") for share in shares if share is not None),
             self.drop(),
-            text(max(lefts) / MIB if lefts else None, ",.0f"),
+            text(max(lefts) / MIB if lefts else None, ".0f"),
             " / ".join(text(bytes_ / MIB, ",.0f") for bytes_ in host if bytes_ is not None),
-            text(sum(self.all_of("wrong")), ",.0f") if self.all_of("wrong") else "",
+            text(sum(self.all_of("wrong")), ".0f") if self.all_of("wrong") else "",
             f"{min(graphs):.0f} of 8" if graphs else "",
         ]
 
@@ -115,7 +97,7 @@ class Figures:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Writes the tables, and prints what else is to be said on the page."""
     out = Path(sys.argv[1])
     lines = [json.loads(line) for line in (out / "park.jsonl").read_text(encoding="utf-8").splitlines()]
     machine = (out / "machine.txt").read_text(encoding="utf-8").splitlines()
@@ -123,19 +105,11 @@ def main() -> None:
     names = list(dict.fromkeys(line["allocator"] for line in lines))
     figures = {name: Figures([line for line in lines if line["allocator"] == name]) for name in names}
     ran = [name for name in names if "skipped" not in figures[name].parts]
-    loads = [figures[name].one("load") for name in ran if figures[name].one("load")]
-    how = HOW.format(
-        tensors=load.split("--tensors ")[-1].split(" ")[0],
-        weights=max((line["weights"] for line in loads), default=0) / GIB,
-        cache=max((line["cache"] for line in loads), default=0) / GIB,
-        cycles=max((len(figures[name].parts.get("warm", [])) for name in ran), default=0),
-    )
     head = ["allocator", "cold park", "cold wake", "warm park", "warm wake", "÷ plain copy", "drop ms/GiB", "left MiB"]
     head += ["host MiB after", "wrong bytes", "graphs equal"]
     rows = [[name, *figures[name].row(figures.get(PLAIN))] for name in ran]
     busy_head = ["allocator", "busy malloc ms", "busy free ms", "new ms", "not parking ms", "ms a cycle", "grown MiB"]
     busy_rows = [[name, *figures[name].busy_row()] for name in ran if name != PLAIN]
-    count = max((figures[name].one("cycles").get("cycles", 0) for name in ran), default=0)
     skipped = [f"* {name} was skipped: {figures[name].one('skipped')['reason']}\n" for name in names if name not in ran]
     pages = [
         f"* {name}: the weights take {line['weights_pages'] / GIB:.2f} GiB of the device\n"
@@ -147,16 +121,13 @@ def main() -> None:
         for name in ran
         if (held := figures[name].all_of("held"))
     ]
-    parts = [
-        "# Parking\n",
-        f"* GPU: {gpu.replace(', ', ', driver ')}; host: {host}\n"
-        f"* date: {date}; commit: {commit}; PyTorch {torch}, torch_memory_saver {saver}, vLLM {cumem}\n"
-        f"* how: `benches/gpu/park.sh OUT SITE` (`{load}`)\n",
-        f"{how}\n{table(head, rows)}",
-        f"{HOW_BUSY.format(count=count)}\n{table(busy_head, busy_rows)}",
-        "".join(pages + skipped),
-    ]
-    (out / "park.md").write_text("\n".join(parts).rstrip("\n") + "\n", encoding="utf-8")
+    machine_of = [("what", "is"), ("GPU", gpu.replace(", ", ", driver ")), ("host", host), ("date", date), ("commit", commit)]
+    machine_of += [("PyTorch", f"{torch}, torch_memory_saver {saver}, vLLM {cumem}")]
+    machine_of += [("how", f"`benches/gpu/park.sh OUT SITE` (`{load}`)")]
+    write(out, "head", machine_of)
+    write(out, "parking", [head, *rows])
+    write(out, "busy", [busy_head, *busy_rows])
+    print("".join(pages + skipped), end="")
 
 
 if __name__ == "__main__":

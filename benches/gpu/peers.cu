@@ -11,7 +11,7 @@
 //   nvcc -DWITH_RMM -std=c++20 --expt-relaxed-constexpr -I… … -lrmm -lrapids_logger
 //   taskset --cpu-list 3 ./peers pair         or: cold, threads, programs RECORD...
 //
-// Prints the named table. All tables but `threads` can be bound to one processor.
+// Prints the named table, as CSV. All tables but `threads` can be bound to one processor.
 //
 // pair: one cached block is allocated and freed repeatedly. Median and quartiles of the rounds;
 // each round measures the allocators in turn. cachalot has two rows: the block is split off a
@@ -239,17 +239,13 @@ double million_ops_a_second(Allocator &allocator, int threads) {
 
 void print_median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  std::printf(" %.1f (%.1f–%.1f) |", values[values.size() / 2], values[values.size() / 4], values[values.size() * 3 / 4]);
+  std::printf(",%.1f,%.1f,%.1f", values[values.size() / 2], values[values.size() / 4], values[values.size() * 3 / 4]);
 }
 
 template <class... Allocators>
 void print_head(const char *of) {
-  std::printf("| %s |", of);
-  (std::printf(" %s |", Allocators::name), ...);
-  std::printf("\n|---|");
-  for (std::size_t column = 0; column < sizeof...(Allocators); column++) {
-    std::printf("---|");
-  }
+  std::printf("%s", of);
+  ((std::printf(",\"%s\",\"%s from\",\"%s to\"", Allocators::name, Allocators::name, Allocators::name)), ...);
 }
 
 template <class... Allocators>
@@ -263,7 +259,7 @@ void pairs(Allocators &...allocators) {
       int column = 0;
       (((round ? times[column].push_back(pair_ns(allocators, bytes)) : void(pair_ns(allocators, bytes))), column++), ...);
     }
-    std::printf("\n| %zu %s |", bytes < 1024 ? bytes : bytes >> 10, bytes < 1024 ? "B" : "KiB");
+    std::printf("\n%zu %s", bytes < 1024 ? bytes : bytes >> 10, bytes < 1024 ? "B" : "KiB");
     for (auto &column : times) {
       print_median(column);
     }
@@ -281,7 +277,7 @@ void colds(Allocators &...allocators) {
       int column = 0;
       ((times[column++].push_back(cold_us(allocators, mebibytes << 20))), ...);
     }
-    std::printf("\n| %zu MiB |", mebibytes);
+    std::printf("\n%zu MiB", mebibytes);
     for (auto &column : times) {
       print_median(column);
     }
@@ -298,7 +294,7 @@ void threads(Allocators &...allocators) {
       int column = 0;
       ((rates[column++].push_back(million_ops_a_second(allocators, count))), ...);
     }
-    std::printf("\n| %d |", count);
+    std::printf("\n%d", count);
     for (auto &column : rates) {
       print_median(column);
     }
@@ -344,7 +340,7 @@ void programs(const std::vector<std::string> &records, Allocators &...allocators
       int column = 0;
       (program_ns(allocators, program, streams, times[column++]), ...);
     }
-    std::printf("\n| %s |", program.name.c_str());
+    std::printf("\n%s", program.name.c_str());
     for (auto &column : times) {
       print_median(column);
     }

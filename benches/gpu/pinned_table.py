@@ -1,45 +1,31 @@
-"""Makes tests/results/pinned.md from what benches/gpu/pinned.sh left in a folder.
+"""Makes the tables of tests/results/pinned.md from what benches/gpu/pinned.sh left in a folder.
 
     python3 pinned_table.py OUT
+
+OUT gets head.csv, pinned.csv and programs.csv, for tests/results/pinned/.
 """
 
 from __future__ import annotations
 
+import csv
 import statistics
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-HEAD = """\
-# Pinned memory of the host
-
-* GPU: {gpu}; host: {host}; huge pages: `{huge}`
-* date: {date}; commit: {commit}
-* how: `cargo build --release -p cachalot-library` and `benches/gpu/pinned.sh OUT`
-
-An allocator with `CACHALOT_HOST` beside the driver's own `cuMemHostAlloc`, which is `cudaHostAlloc`. The median of {rounds} \
-rounds in turns, each in a process of its own, and the lowest and highest.
-
-| | cachalot | `cuMemHostAlloc` | cachalot ÷ `cuMemHostAlloc` | wanted |
-| --- | --- | --- | --- | --- |
-"""
-
-PROGRAMS = """
-*pinned ÷ asked*: the most pinned memory over the most bytes in use, for programs of 1000 steps with 8 GiB of key-value cache, \
-described in `benches/gpu/pinned.cpp`. *powers of two*: the same for an allocator that rounds each request up to a power of two \
-and reuses blocks of equal size, which is the rule of PyTorch's allocator.
-
-| program | asked, MiB | pinned ÷ asked | powers of two | requests | segments obtained | given back | µs of a request | longest, ms |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""
+def write(out: Path, name: str, rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table as CSV. The first row has the titles."""
+    with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
-def shown(values: list[float]) -> str:
+def ranged(values: list[float]) -> list[str]:
     """A median, and the lowest and highest."""
-    return f"{statistics.median(values):.4g} ({min(values):.4g}–{max(values):.4g})"
+    return [f"{figure:.4g}" for figure in (statistics.median(values), min(values), max(values))]
 
 
 def main(folder: Path) -> None:
-    """Writes the table into the folder."""
+    """Writes the tables into the folder."""
     runs: dict[tuple[str, str], list[list[str]]] = {}
     for line in (folder / "pinned.txt").read_text().splitlines():
         what, name, *figures = line.split(";")
@@ -49,29 +35,33 @@ def main(folder: Path) -> None:
         return [float(figures[at]) for figures in runs[what, name]]
 
     gpu, host, date, commit, huge = (folder / "machine.txt").read_text().splitlines()[:5]
-    rounds = len(runs["behind", "cachalot"])
-    text = HEAD.format(gpu=gpu.replace(", ", ", driver "), host=host, huge=huge, date=date, commit=commit, rounds=rounds)
-    rows = [
+    head = [("what", "is"), ("GPU", gpu.replace(", ", ", driver ")), ("host", f"{host}; huge pages: `{huge}`"), ("date", date)]
+    head += [("commit", commit), ("how", "`cargo build --release -p cachalot-library` and `benches/gpu/pinned.sh OUT`")]
+    write(folder, "head", head)
+    theirs_ = "`cuMemHostAlloc`"
+    columns = [f"{name}{end}" for name in ("cachalot", theirs_) for end in ("", " from", " to")]
+    rows = [["", *columns, f"cachalot ÷ {theirs_}", "wanted"]]
+    figures_of = [
         ("16 GiB ready, s", "ready", 0, "≤ 0.2"),
         ("16 GiB given back, s", "ready", 1, ""),
         ("copies to the device, MiB/s", "copy", 0, "0.99–1.01"),
         ("copies to the host, MiB/s", "copy", 1, "0.99–1.01"),
     ]
-    for title, what, at, wanted in rows:
+    for title, what, at, wanted in figures_of:
         ours, theirs = column(what, "cachalot", at), column(what, "cuMemHostAlloc", at)
         ratio = statistics.median(our / their for our, their in zip(ours, theirs))
-        text += f"| {title} | {shown(ours)} | {shown(theirs)} | {ratio:.3f} | {wanted} |\n"
+        rows.append([title, *ranged(ours), *ranged(theirs), f"{ratio:.3f}", wanted])
     sizes = {figures[0] for figures in runs["pair", "cachalot"]}
     for size in sorted(sizes, key=int):
         times = [float(figures[1]) for figures in runs["pair", "cachalot"] if figures[0] == size]
-        text += f"| request and free of {int(size) // 1024} KiB, ns | {shown(times)} | | | ≤ 60 |\n"
+        rows.append([f"request and free of {int(size) // 1024} KiB, ns", *ranged(times), *[""] * 4, "≤ 60"])
     for title, at in [("64 MiB given back, the GPU idle, ms", 0), ("64 MiB given back beside 100 ms of work, ms", 1)]:
-        text += f"| {title} | {shown(column('behind', 'cachalot', at))} | | | |\n"
-    text += PROGRAMS
-    for (what, name), figures in runs.items():
-        if what == "trace":
-            text += f"| {name} | {' | '.join(figures[0])} |\n"
-    (folder / "pinned.md").write_text(text)
+        rows.append([title, *ranged(column("behind", "cachalot", at)), *[""] * 5])
+    write(folder, "pinned", rows)
+    titles = ["program", "asked, MiB", "pinned ÷ asked", "powers of two", "requests", "segments obtained", "given back"]
+    titles += ["µs of a request", "longest, ms"]
+    programs = [[name, *figures[0]] for (what, name), figures in runs.items() if what == "trace"]
+    write(folder, "programs", [titles, *programs])
 
 
 if __name__ == "__main__":

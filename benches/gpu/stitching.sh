@@ -5,11 +5,11 @@
 #   pip install --target SITE ./python
 #   benches/gpu/stitching.sh OUT SITE [STEP...]
 #
-# OUT gets stitching_gpu.md with all tables, and the output of each step. The steps, by default all of them:
-#   no-wait          calls while a kernel runs                                                no_wait.md
+# OUT gets the tables of the page as CSV, and the output of each step. The steps, by default all of them:
+#   no-wait          calls while a kernel runs                                                busy.csv
 #   recorded         recorded programs with real memory, under cachalot and cudaMallocAsync   recorded.csv
 #   stress           kernels write and check every block while pages move                     stress.txt
-#   pytorch          the programs of tests/pytorch/bench.py                                   pytorch.md
+#   pytorch          the programs of tests/pytorch/bench.py                                   a table for each
 #   recorded-torch   recorded programs under PyTorch's own allocator                          recorded.csv
 # A step that fails is named, and the others go on. All steps together end within LIMIT_S seconds (default 400).
 #
@@ -91,7 +91,7 @@ done
 wait
 
 if wanted no-wait; then
-  attempt no-wait 30 "$work/no_wait" >"$out/no_wait.md"
+  attempt no-wait 30 "$work/no_wait" >"$out/busy.csv"
 fi
 if wanted recorded || wanted recorded-torch; then
   echo "program,allocator,pass,requests,live_bytes,driver_bytes,own_bytes,call_us,slow_us,slow_calls,longest_us,\
@@ -108,7 +108,7 @@ if wanted stress; then
 fi
 if wanted pytorch; then
   (cd tests/pytorch && attempt pytorch 170 python3 bench.py --only "torch;cachalot, swap;cachalot, swap, stitched" \
-    "$out/pytorch.md") >>"$out/log.txt"
+    "$out") >>"$out/log.txt"
 fi
 if wanted recorded-torch; then
   for config in "" expandable_segments:True; do

@@ -1,6 +1,8 @@
 """Makes the tables of tests/results/stitching_gpu.md from what benches/gpu/stitching.sh left in a folder.
 
     python3 stitching_table.py OUT
+
+OUT gets head.csv, summary.csv and by_program.csv, for tests/results/stitching_gpu/.
 """
 
 from __future__ import annotations
@@ -24,34 +26,6 @@ ORDER = [
 ]
 Line = dict[str, str]
 Runs = dict[tuple[str, str], list[Line]]
-
-HOW_RECORDED = """\
-Programs recorded in PyTorch's default configuration, replayed {passes} times with real memory, each on an allocator \
-of its own. Memory is freed where the program freed it, recorded `empty_cache` calls are left out, graphs use the \
-default pool, and the start of each block is written after the request. *utilisation*: peak live requested bytes / \
-the most memory that the driver reports as used (`cudaMemGetInfo`, less what was used before the first request), \
-over all passes. *reserved*: the same with the allocator's own count. *driver*: microseconds an allocation in \
-requests and frees that took more than 1 µs, with cudaMallocAsync in all of them, with PyTorch, which is called from \
-Python, in those of more than 10 µs. *first*, *later*: in the first pass, and in the others. *all calls*: \
-nanoseconds of a call, two readings of the clock included, in the later passes. *longest*: the longest call of the \
-first pass and of the later ones, and the size of its request. *moved*: all passes together. Utilisation is the \
-geometric mean over the programs in the first table.
-"""
-
-HOW_NO_WAIT = """\
-A kernel of 80 ms writes to live blocks of one stream. Meanwhile other streams request blocks that no hole can hold, \
-use them and free some; the busy stream's free pages move, too. `cachalot_maintain` is called with 200 µs every few \
-steps. The program is `benches/gpu/no_wait.cu`.
-"""
-
-HOW_STRESS = """\
-Kernels write every block after the request and check it before the free, while pages move.
-"""
-
-HOW_PYTORCH = """\
-`tests/pytorch/bench.py`; "swap" is `cachalot_gpu.torch.enable()` with the policy. `=` says that the loss after every \
-turn is the same as under PyTorch's allocator to the last digit.
-"""
 
 
 def mean(values: Iterable[float]) -> float:
@@ -106,10 +80,10 @@ def times(lines: list[Line]) -> list[str]:
     return [driver_us(first), driver_us(later), call_ns(later), longest(first), longest(later)]
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def write(out: Path, name: str, table: Iterable[Iterable[object]]) -> None:
+    """Writes a table as CSV. The first row has the titles."""
+    with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(table)
 
 
 def title(allocator: str) -> str:
@@ -117,12 +91,12 @@ def title(allocator: str) -> str:
     return f"cachalot, `{allocator}`" if allocator.startswith("policy:") else allocator
 
 
-def recorded(path: Path) -> str:
-    """The tables of the recorded programs."""
-    with path.open(encoding="utf-8", newline="") as file:
+def recorded(out: Path) -> None:
+    """Writes the tables of the recorded programs."""
+    with (out / "recorded.csv").open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     if not lines:
-        return "Not run.\n"
+        return
     found = list(dict.fromkeys(line["allocator"] for line in lines))
     allocators = [name for name in ORDER if name in found] + [name for name in found if name not in ORDER]
     programs = sorted({line["program"] for line in lines})
@@ -138,46 +112,30 @@ def recorded(path: Path) -> str:
         figures = [f"{len(own)}", f"{mean(shares.values()):.4f}", f"{shares[worst]:.4f}", worst]
         figures.append(f"{mean(utilisation(of, 'own_bytes') for of in own.values()):.4f}")
         rows.append([title(allocator), *figures, *times([line for of in own.values() for line in of])])
-    summary = table(["allocator", "programs", "utilisation", "worst", "of", "reserved", *costs], rows)
+    write(out, "summary", [["allocator", "programs", "utilisation", "worst", "of", "reserved", *costs], *rows])
     rows = []
     for program in programs:
         for allocator in allocators:
             if of := runs.get((program, allocator)):
                 most = max(int(line["driver_bytes"]) for line in of)
-                cells = [program, title(allocator), of[0]["requests"], f"{int(of[0]['live_bytes']) / MIB:,.1f}"]
-                cells += [f"{most / MIB:,.1f}", f"{utilisation(of, 'driver_bytes'):.4f}"]
-                cells += [f"{utilisation(of, 'own_bytes'):.4f}", f"{int(of[-1]['moved_bytes']) / MIB:,.0f}"]
+                cells = [program, title(allocator), of[0]["requests"], f"{int(of[0]['live_bytes']) / MIB:.1f}"]
+                cells += [f"{most / MIB:.1f}", f"{utilisation(of, 'driver_bytes'):.4f}"]
+                cells += [f"{utilisation(of, 'own_bytes'):.4f}", f"{int(of[-1]['moved_bytes']) / MIB:.0f}"]
                 rows.append(cells + times(of))
     head = ["program", "allocator", "allocations", "live MiB", "driver MiB", "utilisation", "reserved", "moved MiB"]
-    passes = max(int(line["pass"]) for line in lines)
-    how = HOW_RECORDED.format(passes=passes)
-    return f"{how}\n{summary}\n### By program\n\n{table([*head, *costs], rows)}"
-
-
-def text(path: Path) -> str:
-    """The output of a step."""
-    return path.read_text(encoding="utf-8").strip() + "\n" if path.exists() and path.stat().st_size else "Not run.\n"
+    write(out, "by_program", [[*head, *costs], *rows])
 
 
 def main() -> None:
-    """Writes the file."""
+    """Writes the tables."""
     out = Path(sys.argv[1])
-    gpu, host, date, commit, nvcc, torch = [*text(out / "machine.txt").splitlines(), *[""] * 6][:6]
-    parts = [
-        "# The stitched policy on a GPU\n",
-        f"* GPU: {gpu.replace(', ', ', driver ')}; host: {host}\n"
-        f"* date: {date}; commit: {commit}; nvcc {nvcc}, PyTorch {torch}\n"
-        "* how: `benches/gpu/stitching.sh OUT SITE`\n",
-        "## Recorded programs\n",
-        recorded(out / "recorded.csv") if (out / "recorded.csv").exists() else "Not run.\n",
-        f"## While a kernel runs\n\n{HOW_NO_WAIT}",
-        text(out / "no_wait.md"),
-        f"## Stress\n\n{HOW_STRESS}",
-        f"```\n{text(out / 'stress.txt')}```\n",
-        f"## PyTorch's programs\n\n{HOW_PYTORCH}",
-        text(out / "pytorch.md"),
-    ]
-    (out / "stitching_gpu.md").write_text("\n".join(parts), encoding="utf-8")
+    machine = (out / "machine.txt").read_text(encoding="utf-8").splitlines()
+    gpu, host, date, commit, nvcc, torch = [*machine, *[""] * 6][:6]
+    head = [("what", "is"), ("GPU", gpu.replace(", ", ", driver ")), ("host", host), ("date", date)]
+    head += [("commit", f"{commit}; nvcc {nvcc}"), ("PyTorch", torch), ("how", "`benches/gpu/stitching.sh OUT SITE`")]
+    write(out, "head", head)
+    if (out / "recorded.csv").exists():
+        recorded(out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Programs in PyTorch with a planted memory error each, and programs without one: which modes find them.
 
-    tests/guards/pytorch.py OUT.md [--sanitizer COMPUTE-SANITIZER] [--jobs 8] [--longest SECONDS] [--limit SECONDS]
+    tests/guards/pytorch.py OUT.csv [--sanitizer COMPUTE-SANITIZER] [--jobs 8] [--longest SECONDS] [--limit SECONDS]
         [--only MODE;MODE]
 
 Each program is a process in each mode, with a time limit, which --limit sets under a tool. A program that goes wrong asks the library which block its wrong
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import csv
 import ctypes
 import os
 import subprocess
@@ -411,7 +412,7 @@ def main() -> int:
                     crew.submit(one, name, mode)
     planted = [name for name in PROGRAMS if not name.startswith("clean-")]
     clean = [name for name in PROGRAMS if name.startswith("clean-")]
-    lines = ["| program | " + " | ".join(modes) + " |", "|---|" + "---|" * len(modes)]
+    rows = [["program", *modes]]
     for title, names in (("found", planted), ("false alarms", clean)):
         counts = [
             (
@@ -420,11 +421,12 @@ def main() -> int:
             )
             for mode in modes
         ]
-        lines.append(f"| {title} | " + " | ".join(f"{found} of {ran}" for found, ran in counts) + " |")
-    lines += [f"| `{name}` | " + " | ".join(cells.get((name, mode), "") for mode in modes) + " |" for name in PROGRAMS]
-    arguments.out.write_text("\n".join(lines) + "\n")
+        rows.append([title, *(f"{found} of {ran}" for found, ran in counts)])
+    rows += [[f"`{name}`", *(cells.get((name, mode), "") for mode in modes)] for name in PROGRAMS]
+    with arguments.out.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
     arguments.out.with_suffix(".txt").write_text("\n".join(sorted(texts)))
-    print("\n".join(lines))
+    print(arguments.out.read_text(encoding="utf-8"))
     return 0
 
 

@@ -87,4 +87,4 @@ for mode in "${modes[@]}"; do
   "$here/defects" list | xargs -P "${JOBS:-8}" -I{} bash -c 'one "$@"' _ "$name" "$settings" "$tool" {}
   echo "$name: $(wc -l <"$results/$name.txt") programs, $(($(date +%s) - begin)) s" >&2
 done
-python3 "$here/table.py" "$results" >"$results/guards.md" || echo "no table: table.py needs Python" >&2
+python3 "$here/table.py" "$results" || echo "no table: table.py needs Python" >&2

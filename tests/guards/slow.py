@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times four programs of PyTorch in every mode that looks for memory errors: a table in Markdown for each.
+"""Times four programs of PyTorch in every mode that looks for memory errors: a table as CSV.
 
-    tests/guards/slow.py OUT.md [--sanitizer COMPUTE-SANITIZER] [--longest SECONDS] [--only MODE;MODE]
+    tests/guards/slow.py OUT.csv [--sanitizer COMPUTE-SANITIZER] [--longest SECONDS] [--only MODE;MODE]
         [WORKLOAD...]
 
 The programs and the processes in turns are those of tests/pytorch/bench.py. "× time" is the median, over every step, of what
@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pytorch"))
 import bench  # noqa: E402
+import tables  # noqa: E402
 
 NONE = "no mode"
 MODES = {
@@ -40,7 +41,7 @@ TOGETHER = {"gpt2_training": 1}
 as the GPU has, since a page serves blocks of its own size only."""
 BLOCKS, TURNS_OF_A_BLOCK, TURN_SECONDS, WARM_UP_STEPS = 5, 2, 0.2, 10
 START_S = 100
-HEAD = "| mode | steps/s (lowest–highest) | × time | requests | µs more | reserved, MiB |\n|---|---|---|---|---|---|"
+HEAD = ["program", "mode", "steps/s", "steps/s from", "steps/s to", "× time", "requests", "µs more", "reserved, MiB"]
 
 
 class Worker(bench.Worker):
@@ -81,8 +82,8 @@ def measure(workers: dict[str, Worker]) -> int:
     return turns[-1]
 
 
-def row(mode: str, worker: Worker, base: Worker) -> tuple[str, float]:
-    """A line of the table, and the time of the mode over that without a mode."""
+def row(mode: str, worker: Worker, base: Worker) -> tuple[list[str], float]:
+    """A row of the table, and the time of the mode over that without a mode."""
     ours, theirs = bench.timed(worker.answers), bench.timed(base.answers)
     block = len(ours) // BLOCKS
     rates = sorted(block / sum(ours[start : start + block]) for start in range(0, len(ours), block))
@@ -90,15 +91,14 @@ def row(mode: str, worker: Worker, base: Worker) -> tuple[str, float]:
     requests = (worker.answers[-1]["requests"] - worker.answers[1]["requests"]) / len(ours)
     more = statistics.median(own - other for own, other in zip(ours, theirs)) / requests * 1e6
     reserved = bench.peak(worker.answers, "reserved") / bench.MIB
-    rate = f"{statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f})"
-    return f"| {mode} | {rate} | {slower:.3f} | {requests:,.0f} | {more:.1f} | {reserved:,.0f} |", slower
+    rate = [f"{rate:.2f}" for rate in (statistics.median(rates), rates[0], rates[-1])]
+    return [mode, *rate, f"{slower:.3f}", f"{requests:.0f}", f"{more:.1f}", f"{reserved:.0f}"], slower
 
 
-def table(workload: str, modes: list[str], out: Path, parts: list[str]) -> list[str]:
-    """Adds the table of a program in some modes. Returns the goals that are missed."""
+def table(workload: str, modes: list[str], out: Path, rows: list[list[str]]) -> list[str]:
+    """Adds the rows of a program in some modes. Returns the goals that are missed."""
     missed = []
     size = TOGETHER.get(workload, len(modes))
-    parts += [f"### {workload}\n", HEAD]
     for start in range(0, len(modes), size):
         workers = {mode: Worker(mode, workload) for mode in [NONE, *modes[start : start + size]]}
         try:
@@ -107,14 +107,14 @@ def table(workload: str, modes: list[str], out: Path, parts: list[str]) -> list[
             steps = measure(workers)
             for mode, worker in workers.items():
                 line, slower = row(mode, worker, workers[NONE])
-                parts.append(line)
+                rows.append([workload, *line])
                 if slower > GOALS.get((workload, mode), float("inf")):
                     missed.append(f"{workload}, {mode}: {slower:.3f} is more than {GOALS[workload, mode]}")
         finally:
             for worker in workers.values():
                 worker.end()
-    parts += ["", f"{BLOCKS} blocks of {TURNS_OF_A_BLOCK} turns of {steps} steps, after {2 * WARM_UP_STEPS}.", ""]
-    out.write_text("\n".join(parts))
+    print(f"{workload}: {BLOCKS} blocks of {TURNS_OF_A_BLOCK} turns of {steps} steps, after {2 * WARM_UP_STEPS}.")
+    tables.write(out, rows)
     return missed
 
 
@@ -154,26 +154,24 @@ def main() -> int:
     end = time.monotonic() + arguments.longest
     bench.PATIENCE_S = START_S
     os.sched_setaffinity(0, bench.quietest())
-    parts: list[str] = []
+    rows = [HEAD]
     missed: list[str] = []
     names = arguments.workloads or bench.WORKLOADS
     modes = [mode for mode in MODES if mode != NONE and mode in arguments.only.split(";")]
     for name in names:
         if time.monotonic() > end - 30:
-            parts.append(f"{name}: not measured, the time was over.\n")
+            print(f"{name}: not measured, the time was over.")
             continue
         try:
-            missed += table(name, modes, arguments.out, parts)
+            missed += table(name, modes, arguments.out, rows)
         except SystemExit as error:
-            parts.append(f"\nnot measured to the end: {error}\n")
+            print(f"{name}: not measured to the end: {error}")
             missed.append(f"{name}: {error}")
     if arguments.sanitizer:
         # The tool runs threads of its own.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        parts += [under_memcheck(names[0], arguments.sanitizer, 60), ""]
-    text = "\n".join(parts)
-    arguments.out.write_text(text)
-    print(text)
+        print(under_memcheck(names[0], arguments.sanitizer, 60))
+    print(tables.write(arguments.out, rows))
     print("every goal is reached" if not missed else "missed: " + "; ".join(missed))
     return 1 if missed else 0
 

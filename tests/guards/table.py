@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/results/guards.md from what run.sh has found.
+"""Writes found.csv and programs.csv of tests/results/guards/ from what run.sh has found, into its folder. Prints the longest frees.
 
-    tests/guards/table.py RESULTS > tests/results/guards.md
+    tests/guards/table.py RESULTS
 """
 
+import csv
 import pathlib
 import sys
 
@@ -44,33 +45,30 @@ def read(path):
     return outcomes, longest
 
 
+def write(folder, name, table):
+    """Writes a table as CSV. The first row has the titles."""
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(table)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     outcomes = {mode: read(folder / f"{mode}.txt") for mode in MODES if (folder / f"{mode}.txt").exists()}
     found = {mode: of for mode, (of, _) in outcomes.items()}
     programs = sorted({name for of in found.values() for name in of}, key=lambda name: (list(KINDS).index(kind) if (kind := name.split("-")[0]) in KINDS else 9, name))
-    print("# Planted memory errors\n")
-    print(", ".join((folder / "machine.txt").read_text().split("\n")).strip(", ") + ".")
-    print("The programs are in `tests/guards/defects.cu`, and `tests/guards/build.sh` and `run.sh` build and run them.\n")
-    print("`block`: the device stops at the instruction, and the library names the right block; under compute-sanitizer, the")
-    print("tool names the right address; with canaries, the log does, at the free. `fault`: noticed, and neither is named. `-`: not")
-    print("noticed.\n")
     head = [MODES[mode] for mode in found]
-    print("| found | " + " | ".join(head) + " |")
-    print("|---|" + "---|" * len(head))
+    table = [["found", *head]]
     for kind, title in KINDS.items():
         names = [name for name in programs if name.startswith(kind + "-")]
-        cells = [f"{sum(of.get(name) in ('block', 'fault') for name in names)} of {sum(name in of for name in names)}" for of in found.values()]
-        print(f"| {title} | " + " | ".join(cells) + " |")
+        table.append([title, *(f"{sum(of.get(name) in ('block', 'fault') for name in names)} of {sum(name in of for name in names)}"
+                               for of in found.values())])
     clean = [name for name in programs if name.startswith("clean-")]
-    cells = [f"{sum(of.get(name, '-') != '-' for name in clean)} of {sum(name in of for name in clean)}" for of in found.values()]
-    print("| false alarms | " + " | ".join(cells) + " |\n")
+    table.append(["false alarms", *(f"{sum(of.get(name, '-') != '-' for name in clean)} of {sum(name in of for name in clean)}"
+                                    for of in found.values())])
+    write(folder, "found", table)
+    write(folder, "programs", [["program", *head], *([f"`{name}`", *(of.get(name, "not run") for of in found.values())] for name in programs)])
     frees = [f"{MODES[mode]} {free:.0f} ms (`{name}`)" for mode, (_, (free, name)) in outcomes.items()]
-    print("The longest free, or question for complete work, in a program across streams: " + ", ".join(frees) + ".\n")
-    print("| program | " + " | ".join(head) + " |")
-    print("|---|" + "---|" * len(head))
-    for name in programs:
-        print(f"| `{name}` | " + " | ".join(of.get(name, "not run") for of in found.values()) + " |")
+    print("The longest free, or question for complete work, in a program across streams: " + ", ".join(frees) + ".")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Times every workload under every allocator: a table in Markdown for each.
+"""Times every workload under every allocator: OUT gets a table for each, as CSV with its name.
 
-    python bench.py [--only "ALLOCATOR;ALLOCATOR..."] OUT.md [WORKLOAD...]
+    python bench.py [--only "ALLOCATOR;ALLOCATOR..."] OUT [WORKLOAD...]
 
 At each workload, each allocator has a process of its own: the peak of an earlier workload would be part of the budget
 of `policy:stitched`. The processes take short turns, one process at a time, so that a drift of the machine's clock
@@ -23,6 +23,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import tables
 
 BLOCKS = 5
 TURNS_OF_A_BLOCK = 4
@@ -48,10 +50,8 @@ GOALS = {
     "cachalot, swap": (0.99, None),
     "cachalot, swap, stitched": (0.98, 1.05),
 }
-HEAD = (
-    "| allocator | last loss | peak allocated, MiB | peak reserved, MiB | reserved ÷ allocated | process, MiB "
-    "| steps/s (lowest–highest) | × torch |\n|---|---|---|---|---|---|---|---|"
-)
+HEAD = ["allocator", "last loss", "peak allocated, MiB", "peak reserved, MiB", "reserved ÷ allocated", "process, MiB"]
+HEAD += ["steps/s", "steps/s from", "steps/s to", "× torch"]
 
 
 class Child:
@@ -178,21 +178,19 @@ def peak(answers: list[dict[str, Any]], key: str) -> int:
     return max(answer[key] for answer in answers)
 
 
-def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """A line of the table, and the goals that it misses; `base` are the answers of PyTorch's own allocator."""
+def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """A row of the table, and the goals that it misses; `base` are the answers of PyTorch's own allocator."""
     ours, theirs = timed(answers), timed(base)
     block = len(ours) // BLOCKS
     rates = sorted(block / sum(ours[start : start + block]) for start in range(0, len(ours), block))
     pace = statistics.median(other / own for other, own in zip(theirs, ours))
     same = all(other["loss"] == own["loss"] for other, own in zip(base, answers))
     equal = {key: peak(answers, key) == peak(base, key) for key in ("allocated", "reserved")}
-    cells = [f"{peak(answers, key) / MIB:,.1f}{' =' * equal[key]}" for key in equal]
+    cells = [allocator, f"{answers[-1]['loss']!r} {'=' if same else 'differs'}"]
+    cells += [f"{peak(answers, key) / MIB:,.1f} =" if equal[key] else f"{peak(answers, key) / MIB:.1f}" for key in equal]
     ratio = peak(answers, "reserved") / peak(answers, "allocated")
-    text = (
-        f"| {allocator} | {answers[-1]['loss']!r} {'=' if same else 'differs'} | {cells[0]} | {cells[1]} "
-        f"| {ratio:.3f} | {peak(answers, 'process') / MIB:,.0f} "
-        f"| {statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f}) | {pace:.3f} |"
-    )
+    cells += [f"{ratio:.3f}", f"{peak(answers, 'process') / MIB:.0f}"]
+    cells += [f"{rate:.2f}" for rate in (statistics.median(rates), rates[0], rates[-1])] + [f"{pace:.3f}"]
     missed = [] if same else ["the losses differ"]
     if allocator in GOALS:
         least, most = GOALS[allocator]
@@ -202,7 +200,7 @@ def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]
             missed.append("the peaks differ")
         if most is not None and ratio > most:
             missed.append(f"{ratio:.3f} reserved ÷ allocated is more than {most}")
-    return text, [f"{allocator}: {goal}" for goal in missed]
+    return cells, [f"{allocator}: {goal}" for goal in missed]
 
 
 def main() -> int:
@@ -215,7 +213,7 @@ def main() -> int:
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known are {'; '.join(ALLOCATORS)}")
     out, *names = arguments
     os.sched_setaffinity(0, quietest())
-    parts, missed = [], []
+    missed = []
     for name in names or WORKLOADS:
         workers = {allocator: Worker(allocator, name) for allocator in ALLOCATORS if allocator in chosen}
         for worker in workers.values():
@@ -224,12 +222,10 @@ def main() -> int:
         base = workers["torch"].answers
         rows = [row(allocator, worker.answers, base) for allocator, worker in workers.items()]
         count = f"{BLOCKS} blocks of {TURNS_OF_A_BLOCK} turns of {steps} steps, after {2 * WARM_UP_STEPS}."
-        parts += [f"### {name}\n", HEAD, *(text for text, _ in rows), "", count, ""]
+        print(f"{name}:", tables.write(Path(out) / f"{name}.csv", [HEAD, *(cells for cells, _ in rows)]), count, sep="\n")
         missed += [f"{name}, {goal}" for _, goals in rows for goal in goals]
-        Path(out).write_text("\n".join(parts))
         for worker in workers.values():
             worker.process.communicate(timeout=PATIENCE_S)
-    print("\n".join(parts))
     print("every goal is reached" if not missed else "missed: " + "; ".join(missed))
     return 1 if missed else 0
 

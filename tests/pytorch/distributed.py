@@ -3,7 +3,7 @@
     python distributed.py [--only WORD] OUT
 
 Each case runs in two processes, one for each GPU, which train a small transformer with NCCL or pass memory to NCCL. The
-losses are the same to the last bit under every allocator. Writes ``OUT/distributed.md`` and ``OUT/distributed.json``.
+losses are the same to the last bit under every allocator. Writes ``OUT/two_gpus.csv`` and ``OUT/distributed.json``.
 
 Three ways lead memory to NCCL: nothing (NCCL copies through buffers of its own), the hook of every segment
 (``TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK``), and a ``MemPool`` that the program registers. NCCL says in its log
@@ -21,6 +21,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import tables
 
 STEPS, BATCH, LENGTH, TOKENS = 30, 8, 256, 8192
 SIDE_BY_SIDE, LIMIT_S, RANKS = 3, 150, 2
@@ -183,10 +185,10 @@ def peaks(answer: Answer, key: str) -> str:
     return ", ".join(f"{rank[key] / MIB:,.1f}" for rank in answer["ranks"])
 
 
-def row(case: str, allocator: str, answer: Answer, base: Answer) -> tuple[str, bool]:
+def row(case: str, allocator: str, answer: Answer, base: Answer) -> tuple[list[str], bool]:
     """Returns a line of the table, and whether the case is as under PyTorch's allocator."""
     if "error" in answer:
-        return f"| {case} | {allocator} | {answer['error']} | | | |", False
+        return [case, allocator, answer["error"], "", "", ""], False
     same = "error" not in base and [rank["values"] for rank in answer["ranks"]] == [
         rank["values"] for rank in base["ranks"]
     ]
@@ -195,7 +197,7 @@ def row(case: str, allocator: str, answer: Answer, base: Answer) -> tuple[str, b
     good = same and bool(registered) == (announced and bool(base.get("registered")))
     cells = [case, allocator, "equal" if same else "DIFFERENT"]
     cells += [peaks(answer, "allocated"), peaks(answer, "reserved"), str(registered)]
-    return f"| {' | '.join(cells)} |", good
+    return cells, good
 
 
 def main() -> int:
@@ -214,18 +216,14 @@ def main() -> int:
     subprocess.run([sys.executable, "-c", "import cachalot_gpu.torch as c; c.enable()"], check=True)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         answers = dict(zip(pairs, pool.map(lambda pair: start(*pair), pairs)))
-    lines = [
-        "| case | allocator | losses or sums | peaks allocated, MiB | peaks reserved, MiB | buffers registered |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = [["case", "allocator", "losses or sums", "peaks allocated, MiB", "peaks reserved, MiB", "buffers registered"]]
     failed = 0
     for (case, allocator), answer in answers.items():
         line, good = row(case, allocator, answer, answers[case, "torch"])
         lines.append(line)
         failed += not good
-    text = "\n".join(lines) + "\n"
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "distributed.md").write_text(text)
+    text = tables.write(arguments.out / "two_gpus.csv", lines)
     told = [{"case": case, "allocator": allocator, **answer} for (case, allocator), answer in answers.items()]
     (arguments.out / "distributed.json").write_text(json.dumps(told, indent=1))
     print(text + f"{len(answers) - failed} of {len(answers)} as under PyTorch's allocator")

@@ -1,6 +1,6 @@
 """The training program of tests/golden/training_three_epochs.csv, run for real through the plug-in.
 
-    python golden.py OUT.md
+    python golden.py OUT.csv
 
 What is compared, at each of the 42 stages: bytes allocated, the most so far, bytes reserved, the most so far. The
 figures were published for an A800, whose matrix library works in 8,519,680 bytes. So the program runs twice: with
@@ -18,6 +18,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import tables
 
 PROGRAM = Path(__file__).parent.parent / "golden" / "training_three_epochs.csv"
 PUBLISHED_WORKSPACE = 8_519_680
@@ -179,17 +181,12 @@ def main() -> None:
         compared(
             f"without, against the published program with workspaces of {workspace:,} bytes", replayed(workspace), own
         ),
-        "",
-        "| stage | published | here, same workspace | here, by itself | replayed with that workspace |",
-        "|---|---|---|---|---|",
     ]
-    rows = zip(published(), alike, own, replayed(workspace))
-    lines += [
-        f"| {row[0][0]} | " + " | ".join(" ".join(f"{figure:,}" for figure in figures) for _, figures in row) + " |"
-        for row in rows
-    ]
-    Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
-    print("\n".join(lines[:-44]))
+    rows = [["stage", "published", "here, same workspace", "here, by itself", "replayed with that workspace"]]
+    for row in zip(published(), alike, own, replayed(workspace)):
+        rows.append([row[0][0], *(" ".join(f"{figure:,}" for figure in figures) for _, figures in row)])
+    tables.write(Path(sys.argv[1]), rows)
+    print("\n".join(lines))
     if alike != published() or own != replayed(workspace):
         raise SystemExit(1)
 

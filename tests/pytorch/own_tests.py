@@ -3,7 +3,7 @@
     python own_tests.py [--seconds S] [--workers N] [--only WORD] TESTS OUT
 
 ``TESTS`` is the folder with ``test_cuda.py`` of the installed version of PyTorch. Prints which tests pass under both
-allocators and which under one only, and writes ``OUT/own_tests.md`` and ``OUT/own_tests.json``. Ends with status 1 if
+allocators and which under one only, and writes ``OUT/own_tests.csv`` and ``OUT/own_tests.json``. Ends with status 1 if
 fewer than 98 % of the tests that pass under PyTorch's allocator pass under cachalot.
 
 Several processes run the tests side by side, each with one test at a time and a time limit for each. A test that
@@ -26,6 +26,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import tables
 
 CLASSES = [
     "TestCuda",
@@ -246,21 +248,21 @@ def describe(results: dict[str, Result], name: str) -> str:
     return f"{result['outcome']}: {first_line(result['text'])}" if result["text"] else result["outcome"]
 
 
-def report(names: list[str], runs: dict[str, dict[str, Result]]) -> tuple[str, float]:
-    """Returns the table, and the share of the tests passed under PyTorch's allocator that pass under cachalot."""
+def report(names: list[str], runs: dict[str, dict[str, Result]]) -> tuple[list[list[object]], str, float]:
+    """Returns the table, the names of the tests, and the share of the tests passed under PyTorch's allocator that pass under cachalot."""
     native, own = (runs[mode] for mode in MODES)
     groups: dict[str, list[str]] = collections.defaultdict(list)
     for name in names:
         groups[f"{outcome(native, name) == 'passed'} {outcome(own, name) == 'passed'}"].append(name)
     both, lost = groups["True True"], groups["True False"]
     share = len(both) / max(1, len(both) + len(lost))
-    lines = ["| class | tests | passed under PyTorch's allocator | passed under both |", "|---|---|---|---|"]
+    rows: list[list[object]] = [["class", "tests", "passed under PyTorch's allocator", "passed under both"]]
     for case in CLASSES:
         own_names = [name for name in names if name.startswith(f"{case}.")]
         native_passes = [name for name in own_names if outcome(native, name) == "passed"]
         passes = sum(name in both for name in native_passes)
-        lines.append(f"| {case} | {len(own_names)} | {len(native_passes)} | {passes} |")
-    lines += ["", f"{len(both)} of {len(both) + len(lost)} pass under cachalot: {share:.1%}", ""]
+        rows.append([case, len(own_names), len(native_passes), passes])
+    lines = [f"{len(both)} of {len(both) + len(lost)} pass under cachalot: {share:.1%}", ""]
     for title, group in [
         ("passed under PyTorch's allocator only", lost),
         ("passed under cachalot only", groups["False True"]),
@@ -275,7 +277,7 @@ def report(names: list[str], runs: dict[str, dict[str, Result]]) -> tuple[str, f
                     row += f"; cachalot {describe(own, name)}"
             lines.append(row)
         lines.append("")
-    return "\n".join(lines), share
+    return rows, "\n".join(lines), share
 
 
 def main() -> int:
@@ -316,8 +318,8 @@ def main() -> int:
             flush=True,
         )
         (out / "own_tests.json").write_text(json.dumps({"tests": names, "runs": runs}, indent=1))
-    text, share = report(names, runs)
-    (out / "own_tests.md").write_text(text)
+    rows, text, share = report(names, runs)
+    print(tables.write(out / "own_tests.csv", rows))
     print(text)
     return 0 if share >= LEAST_SHARE else 1
 

@@ -1,6 +1,6 @@
 """Programs that use pinned memory, under PyTorch's allocator of pinned memory and under cachalot's.
 
-    python pinned_programs.py OUT      # every program; writes OUT/pinned_programs.md and records OUT/NAME.csv.gz
+    python pinned_programs.py OUT      # every program; writes OUT/pytorch.csv and records OUT/NAME.csv.gz
 
 Each program runs in a process of its own under each allocator. Under cachalot, ``pinned_recorder.c`` writes down every
 request, use and free. *asked* is the most bytes that the program holds at one time, by the record; *pinned* is the most
@@ -26,6 +26,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+import tables
 
 MIB = 1 << 20
 PROGRAMS: dict[str, Callable[[], None]] = {}
@@ -270,8 +272,8 @@ def asked(record: str) -> tuple[int, int]:
 def main(out: Path) -> None:
     """Runs every program under both allocators, and writes the table and the records."""
     out.mkdir(parents=True, exist_ok=True)
-    rows = ["| program | requests | asked, MiB | PyTorch: pinned ÷ asked | cachalot: pinned ÷ asked | segments obtained, given back "
-            "| seconds, PyTorch | seconds, cachalot |", "|---|---|---|---|---|---|---|---|"]
+    rows: list[list[object]] = [["program", "requests", "asked, MiB", "PyTorch: pinned ÷ asked", "cachalot: pinned ÷ asked",
+                                 "segments obtained", "given back", "seconds, PyTorch", "seconds, cachalot"]]
     with tempfile.TemporaryDirectory() as folder:
         recorder = Path(folder) / "recorder.so"
         source = Path(__file__).parent / "pinned_recorder.c"
@@ -286,12 +288,11 @@ def main(out: Path) -> None:
             for name, (of_pytorch, ours, record) in zip(PROGRAMS, pool.map(both, PROGRAMS)):
                 most, requests = asked(record)
                 (out / f"{name}.csv.gz").write_bytes(gzip.compress(record.encode(), 9, mtime=0))
-                rows.append(
-                    f"| {name} | {requests:,} | {most / MIB:,.1f} | {of_pytorch['held'] / most:.3f} | {ours['held'] / most:.3f} "
-                    f"| {ours['obtained']:,}, {ours['given_back']:,} | {of_pytorch['seconds']:.1f} | {ours['seconds']:.1f} |"
-                )
-                print(rows[-1], flush=True)
-                (out / "pinned_programs.md").write_text("\n".join(rows) + "\n")
+                held = [f"{of['held'] / most:.3f}" for of in (of_pytorch, ours)]
+                seconds = [f"{of['seconds']:.1f}" for of in (of_pytorch, ours)]
+                rows.append([name, requests, f"{most / MIB:.1f}", *held, ours["obtained"], ours["given_back"], *seconds])
+                print(*rows[-1], flush=True)
+                tables.write(out / "pytorch.csv", rows)
 
 
 def run_one(name: str, allocator: str) -> None:

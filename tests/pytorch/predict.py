@@ -1,6 +1,6 @@
 """Predictions of reserved memory beside measurements, for 36 training programs.
 
-    python3 predict.py OUT.md             predicts, and measures if there is a GPU
+    python3 predict.py OUT                predicts, and measures if there is a GPU
     python3 predict.py --predict NAME     predicts one program: an object on the standard output
     python3 predict.py --measure NAME     trains one program on the GPU: an object as well
 
@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import tables
 
 PREDICTED_AT_ONCE, MEASURED_AT_ONCE = 9, 6
 """Programs predicted and measured at one time, for 16 cores and 80 GB. The peaks are those of a process, so they do
@@ -291,38 +293,37 @@ def difference(predicted, measured):
 
 def mebibytes(size):
     """Formats bytes."""
-    return f"{size / 2**20:,.0f} MiB"
+    return f"{size / 2**20:.0f}"
 
 
-def page(rows, lines):
-    """Returns the page: a list of facts, a table, and the errors in short."""
+def table(rows):
+    """Returns the table, and prints the errors in short."""
     errors = [difference(p["reserved"], m["reserved"]) for _, p, m in rows if "reserved" in p and m and "reserved" in m]
-    text = ["# Reserved memory, predicted and measured", "", *(f"* {line}" for line in lines), ""]
     if errors:
         sizes = sorted(abs(error) for error in errors)
-        text += [f"The error of the peak of reserved memory over {len(sizes)} programs: median "
-                 f"{statistics.median(sizes) * 100:.2f} %, worst {sizes[-1] * 100:.2f} %.", ""]
-    text += ["| program | requests | predicted reserved | measured reserved | error | predicted allocated | "
-             "measured allocated | error of allocated | seconds |", "|---|---|---|---|---|---|---|---|---|"]
+        print(f"The error of the peak of reserved memory over {len(sizes)} programs: median "
+              f"{statistics.median(sizes) * 100:.2f} %, worst {sizes[-1] * 100:.2f} %.")
+    found = [["program", "requests", "predicted reserved, MiB", "measured reserved, MiB", "error, %", "predicted allocated, MiB",
+              "measured allocated, MiB", "error of allocated, %", "seconds"]]
     for name, predicted, measured in rows:
         if "error" in predicted or (measured and "error" in measured):
             complaint = predicted.get("error") or measured["error"]
-            text.append(f"| {name} | failed: {complaint.replace('|', ' ')} | | | | | | | |")
+            found.append([name, f"failed: {complaint}", *[""] * 7])
             continue
-        cells = [name, f"{predicted['requests']:,}", mebibytes(predicted["reserved"])]
+        cells = [name, predicted["requests"], mebibytes(predicted["reserved"])]
         if measured:
             allocated = difference(predicted["allocated"], measured["allocated"])
             reserved = difference(predicted["reserved"], measured["reserved"])
-            cells += [mebibytes(measured["reserved"]), f"{reserved * 100:+.2f} %", mebibytes(predicted["allocated"]),
-                      mebibytes(measured["allocated"]), f"{allocated * 100:+.2f} %"]
+            cells += [mebibytes(measured["reserved"]), f"{reserved * 100:+.2f}", mebibytes(predicted["allocated"]),
+                      mebibytes(measured["allocated"]), f"{allocated * 100:+.2f}"]
         else:
             cells += ["", "", mebibytes(predicted["allocated"]), "", ""]
-        text.append("| " + " | ".join([*cells, f"{predicted['seconds']:.1f}"]) + " |")
-    return "\n".join([*text, ""])
+        found.append([*cells, f"{predicted['seconds']:.1f}"])
+    return found
 
 
 def main(out, names):
-    """Predicts and measures all programs, some at a time, and writes the page after each."""
+    """Predicts and measures all programs, some at a time, and writes the tables after each."""
     begin, rows = time.time(), {name: [None, None] for name in names}
     pools = [concurrent.futures.ThreadPoolExecutor(PREDICTED_AT_ONCE)]
     pools += [concurrent.futures.ThreadPoolExecutor(MEASURED_AT_ONCE)] if has_gpu() else []
@@ -339,14 +340,14 @@ def main(out, names):
 
 
 def write(out, rows):
-    """Writes the page with what is known so far."""
+    """Writes the tables with what is known so far."""
     first = next((row[1] for row in rows if "torch" in row[1]), {})
     machine = next((row[2]["gpu"] for row in rows if row[2] and "gpu" in row[2]), "no GPU: predictions only")
-    lines = [f"machine: {machine}", f"PyTorch: {first.get('torch')}", f"cuDNN: {first.get('cudnn')}",
-             f"date: {time.strftime('%Y-%m-%d')}",
-             f"commit: {os.environ.get('CACHALOT_COMMIT', 'unknown')}",
-             "command: `python3 tests/pytorch/predict.py OUT.md`"]
-    Path(out).write_text(page(rows, lines), encoding="utf-8")
+    head = [("what", "is"), ("machine", machine), ("PyTorch", first.get("torch")), ("cuDNN", first.get("cudnn"))]
+    head += [("date", time.strftime("%Y-%m-%d")), ("commit", os.environ.get("CACHALOT_COMMIT", "unknown"))]
+    head += [("command", "`python3 tests/pytorch/predict.py OUT`")]
+    tables.write(Path(out) / "head.csv", head)
+    tables.write(Path(out) / "programs.csv", table(rows))
 
 
 if __name__ == "__main__":

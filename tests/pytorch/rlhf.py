@@ -1,6 +1,6 @@
 """A loop of reinforcement learning with and without parking: generate, park the cache, train, wake, generate.
 
-    python rlhf.py [OUT.md]
+    python rlhf.py [OUT.csv]
 
 Each run is a process of its own. The losses of a run that parks equal those of the run that does not, and under
 ``policy:stitched`` the device's memory stays within 1.05 times the most that is awake at a time.
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import cachalot_gpu.torch as cachalot
+import tables
 from workloads import seed, train
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -176,10 +177,7 @@ def run(config: str, parks: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Runs every configuration with and without parking, and compares."""
-    lines = [
-        "| configuration | losses | peak of the card, MiB | most awake, MiB | peak / awake |",
-        "|---|---|---|---|---|",
-    ]
+    rows = [["configuration", "losses", "peak of the card, MiB", "most awake, MiB", "peak / awake"]]
     failed = False
     for config in ("policy:caching", "policy:caching,expandable_segments:True", "policy:stitched"):
         results = []
@@ -191,14 +189,13 @@ def main() -> int:
         equal = results[0]["losses"] == results[1]["losses"]
         for parks, result in zip(("", ", parks"), results):
             ratio = result["card"] / result["awake"]
-            figures = f"{result['card'] / MIB:,.0f} | {result['awake'] / MIB:,.0f} | {ratio:.3f}"
-            lines.append(f"| `{config}`{parks} | {'=' if equal else 'DIFFER'} | {figures} |")
+            figures = [f"{result['card'] / MIB:.0f}", f"{result['awake'] / MIB:.0f}", f"{ratio:.3f}"]
+            rows.append([f"`{config}`{parks}", "=" if equal else "DIFFER", *figures])
             failed |= config == "policy:stitched" and ratio > WANTED
         failed |= not equal
-    text = "\n".join(lines) + "\n"
-    print(text)
+    print(tables.text(rows))
     if sys.argv[1:]:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+        tables.write(Path(sys.argv[1]), rows)
     return int(failed)
 
 

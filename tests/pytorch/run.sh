@@ -20,17 +20,17 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 show allocator 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
 CACHALOT_TEST=native show allocator-of-pytorch 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
 CACHALOT_TORCH_PLUGIN=1 show allocator-as-a-plug-in 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
-show whole 600 whole.py "$out/whole.md"
+show whole 600 whole.py "$out/cases.csv"
 show pool 60 test_pool.py
 show parking 240 test_parking.py
 show memory-saver 120 test_memory_saver.py
-show rlhf 180 rlhf.py "$out/rlhf.md"
+show rlhf 180 rlhf.py "$out/rlhf.csv"
 show ranges 60 test_ranges.py
 CACHALOT_TEST=native show ranges-beside-pytorch 60 test_ranges.py
 show pinned 120 test_pinned.py
 CACHALOT_TEST=native show pinned-of-pytorch 120 test_pinned.py
-show pinned-measured 400 test_pinned.py --measure "$out/pinned.md"
-show golden 60 golden.py "$out/golden.md"
-show bench 280 bench.py "$out/bench.md"
+show pinned-measured 400 test_pinned.py --measure "$out/pinned.csv"
+show golden 60 golden.py "$out/golden.csv"
+show bench 280 bench.py "$out"
 show compiled 120 compiled.py "$out/compiled.md"
 exit $failed

@@ -2,7 +2,7 @@
 
     python test_pinned.py                      # the tests
     CACHALOT_TEST=native python test_pinned.py # those that need nothing of cachalot, under PyTorch's own allocator
-    python test_pinned.py --measure OUT.md     # both allocators side by side
+    python test_pinned.py --measure OUT.csv    # both allocators side by side
 
 The measurements: `pinned ÷ asked`, the most pinned over the most bytes of live tensors, for loaders of batches of equal and
 of varying sizes; the median time of `torch.empty(pin_memory=True)` and its deletion, with the allocator's part unmeasured
@@ -27,6 +27,7 @@ import torch
 
 import cachalot_gpu
 import cachalot_gpu.torch
+import tables
 
 NATIVE = os.environ.get("CACHALOT_TEST") == "native"
 MIB = 1 << 20
@@ -317,12 +318,11 @@ def compare(to: Path) -> None:
                 command, env={**os.environ, "CACHALOT_TEST": name}, check=True, capture_output=True, text=True
             )
             of_allocator.append(json.loads(done.stdout.splitlines()[-1]))
-    text = "| | PyTorch's own | cachalot | cachalot ÷ PyTorch's |\n|---|---|---|---|\n"
+    rows = [["", "PyTorch's own", "cachalot", "cachalot ÷ PyTorch's"]]
     for figure in rounds[""][0]:
         own, ours = (statistics.median(run[figure] for run in rounds[name]) for name in ("native", ""))
-        text += f"| {figure} | {own:.4g} | {ours:.4g} | {ours / own:.3f} |\n"
-    to.write_text(text)
-    print(text)
+        rows.append([figure, f"{own:.4g}", f"{ours:.4g}", f"{ours / own:.3f}"])
+    print(tables.write(to, rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What works under PyTorch's own allocator works with cachalot in its place, with the same figures.
 
-    python whole.py OUT.md
+    python whole.py OUT.csv
 
 Each case runs in processes of its own: under PyTorch's allocator, under cachalot, and under
 cachalot as a plug-in (``CUDAPluggableAllocator``), which shows what a plug-in lacks. The figures of
@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
+
+import tables
 
 MIB = 1 << 20
 Figures = Any
@@ -567,7 +569,7 @@ def run(name: str, mode: str) -> tuple[Figures, float]:
 WAYS = ("native", "whole", "plugin")
 
 
-def judge(name: str, results: dict[str, tuple[Figures, float]]) -> tuple[bool, str]:
+def judge(name: str, results: dict[str, tuple[Figures, float]]) -> tuple[bool, list[str]]:
     """Returns whether a case passes, and its row of the table."""
     native, whole, plugin = (results[way][0] for way in WAYS)
     is_error = [isinstance(figures, str) for figures in (native, whole, plugin)]
@@ -578,13 +580,13 @@ def judge(name: str, results: dict[str, tuple[Figures, float]]) -> tuple[bool, s
     words = ["fails" if error else "works" for error in is_error]
     if not is_error[1] and not equal:
         words[1] = "other figures"
-    return passes, f"| {name} | {' | '.join(words)} |"
+    return passes, [name, *words]
 
 
 def main(out: Path) -> int:
     """Runs every case in every way, and writes a table, which grows as the cases end."""
     results: dict[str, dict[str, tuple[Figures, float]]] = {name: {} for name in CASES}
-    table = ["| | PyTorch's allocator | cachalot | as a plug-in |", "|---|---|---|---|"]
+    table = [["", "PyTorch's allocator", "cachalot", "as a plug-in"]]
     passed = 0
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         futures = {pool.submit(run, name, way): (name, way) for name in CASES for way in WAYS}
@@ -595,8 +597,8 @@ def main(out: Path) -> int:
                 passes, row = judge(name, results[name])
                 passed += passes
                 table.append(row)
-                print(row, "seconds:", *(f"{results[name][way][1]:.0f}" for way in WAYS), flush=True)
-                out.write_text("\n".join(table) + "\n")
+                print(*row, "seconds:", *(f"{results[name][way][1]:.0f}" for way in WAYS), flush=True)
+                tables.write(out, table)
     print(f"{passed} of {len(CASES)} cases are equal")
     return 0 if passed == len(CASES) else 1
 

@@ -1,7 +1,7 @@
 """A serving program's cache of keys and values, kept in five ways: the memory it holds, and what its growth takes.
 
     pip install --target SITE ./python
-    PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md [--requests FILE] [--ways WAY,...]
+    PYTHONPATH=SITE python tests/python/gpu/serving.py OUT [--requests FILE] [--ways WAY,...]
         [--layers COUNT] [--commit TEXT]
 
 Requests arrive, their prompts take memory at once, and each answer grows by a token in every step, until the request
@@ -74,11 +74,6 @@ COLUMNS = (
     "mean",
     "tokens, millions a second",
 )
-EXPLANATION = """*live*: the tokens of running requests. *held*: what the cache keeps from others, which are whole
-pages, the rest of a tensor, and pages in reserve. *held in vain*: the share of that without a live token, the
-mean over the steps. *peak of the card*: what the driver has given, beyond the program without a cache. A *growth*
-is a call that takes memory from the pool or the driver, and a *page* is 2 MiB: *µs a page* is the time of a growth over its pages. *tokens*: all tokens over the time
-of all calls of the cache."""
 DIGITS = (0, 0, 1, 0, 3, 0, 0, 1, 1, 1, 2)
 """The digits behind the point, of each figure in a row."""
 PAGE = 2 << 20
@@ -410,22 +405,16 @@ def machine() -> str:
     )
 
 
-def table(rows: dict[str, dict[str, float]], what: list[str]) -> str:
-    """Returns the page of the results. `what` is what was measured where."""
-    lines = [
-        "# A serving program's cache",
-        "",
-        *(f"* {line}" for line in what),
-        "",
-        EXPLANATION,
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        "| --- " * len(COLUMNS) + "|",
-    ]
-    for way, row in rows.items():
-        figures = (f"{row[name]:,.{digits}f}" for name, digits in zip(row, DIGITS))
-        lines.append(f"| {way} | {' | '.join(figures)} |")
-    return "\n".join([*lines, ""])
+def table(rows: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Returns the table of the results."""
+    figures = ([f"{row[name]:.{digits}f}" for name, digits in zip(row, DIGITS)] for row in rows.values())
+    return [list(COLUMNS), *([way, *of] for way, of in zip(rows, figures))]
+
+
+def write(path: Path, rows: list[list[str]]) -> None:
+    """Writes a table as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def main() -> int:
@@ -454,7 +443,7 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     if asked.out is None:
-        parser.error("OUT.md is missing")
+        parser.error("OUT is missing")
     rows, status = {}, 0
     for way in asked.ways.split(","):
         if way.startswith("kvcached") and importlib.util.find_spec("kvcached") is None:
@@ -480,22 +469,29 @@ def main() -> int:
         found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('[{"live"')))
         rows |= {way: found[0], f"{way}, again": found[1]}
         print(f"{way}: {time.monotonic() - began:.1f} s, {found}", flush=True)
-        asked.out.write_text(table(rows, conditions(asked, requests)), encoding="utf-8")
+        asked.out.mkdir(parents=True, exist_ok=True)
+        write(asked.out / "head.csv", conditions(asked, requests))
+        write(asked.out / "ways.csv", table(rows))
     return status
 
 
-def conditions(asked: argparse.Namespace, requests: list[Request]) -> list[str]:
-    """Returns what a page says of its figures."""
+def conditions(asked: argparse.Namespace, requests: list[Request]) -> list[list[str]]:
+    """Returns the head of the page."""
     import torch
 
     tokens = sum(request.prompt + request.answer for request in requests)
     token = asked.layers * 2 * HEADS * SIZE * 2
+    gpu, host = machine().split("; host: ")
+    served = f"{len(requests)} of `{asked.requests.name}`, {tokens:,} tokens; {asked.layers} layers, {token >> 10} KiB a token"
     return [
-        f"GPU: {machine()}",
-        f"date: {datetime.now(timezone.utc):%Y-%m-%d}; commit: {asked.commit}; PyTorch {torch.__version__}",
-        "how: `PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md`",
-        f"requests: {len(requests)} of `{asked.requests.name}`, {tokens:,} tokens; {asked.layers} layers, "
-        f"{token >> 10} KiB a token",
+        ["what", "is"],
+        ["GPU", gpu],
+        ["host", host],
+        ["date", f"{datetime.now(timezone.utc):%Y-%m-%d}"],
+        ["commit", asked.commit],
+        ["PyTorch", torch.__version__],
+        ["how", "`PYTHONPATH=SITE python tests/python/gpu/serving.py OUT`"],
+        ["requests", served],
     ]
 
 
