@@ -4,8 +4,8 @@
 #   benches/gpu/versions.sh OUT FOLDER...
 #
 # Each FOLDER has `include` and libcachalot.so of a build, and gives the build its name. If functions had other names then, it has
-# versions.cpp of that time, too. OUT gets versions.csv: seven processes of each
-# build, in turns, since the speed of a virtual machine changes; and ratios.csv: each figure's median as a part of the first build's.
+# versions.cpp of that time, too. OUT gets processes.csv: seven processes of each build, in turns, since the speed of a virtual
+# machine changes; and versions.csv, the table of tests/results/versions.md: each figure's median as a part of the first build's.
 set -euo pipefail
 out=$(readlink -f "${1:?usage: versions.sh OUT FOLDER...}")
 shift
@@ -25,26 +25,26 @@ for folder in "$@"; do
   g++ -O2 -std=c++20 -I "$folder/include" -I "$cuda/include" -I "$here" "$source" -o "$work/$name" \
     -L "$work/$name.d" -lcachalot -Wl,-rpath,"$work/$name.d" -L "$cuda/lib64" -lcudart -lpthread
 done
-echo 'build,settings,what,figure,unit' >"$out/versions.csv"
+echo 'build,settings,what,figure,unit' >"$out/processes.csv"
 for _ in 1 2 3 4 5 6 7; do
   for folder in "$@"; do
     name=$(basename "$folder")
-    "$work/$name" "$name" >>"$out/versions.csv"
+    "$work/$name" "$name" >>"$out/processes.csv"
   done
 done
 python3 - "$out" "$(basename "$1")" <<'END'
 import csv, statistics, sys
 out, first = sys.argv[1:]
 figures = {}
-for row in csv.DictReader(open(f"{out}/versions.csv", encoding="utf-8")):
+for row in csv.DictReader(open(f"{out}/processes.csv", encoding="utf-8")):
     figures.setdefault((row["settings"], row["what"], row["unit"]), {}).setdefault(row["build"], []).append(float(row["figure"]))
-with open(f"{out}/ratios.csv", "w", encoding="utf-8") as to:
-    writer = csv.writer(to)
-    writer.writerow(["settings", "what", "unit", "build", "median", "lowest", "highest", f"of {first}"])
-    for key, builds in figures.items():
+with open(f"{out}/versions.csv", "w", encoding="utf-8") as to:
+    writer = csv.writer(to, lineterminator="\n")
+    writer.writerow(["settings", "what", "unit", "build", "median", "lowest", "highest", f"× {first}"])
+    for (settings, what, unit), builds in figures.items():
         base = statistics.median(builds[first])
         for build, values in builds.items():
             middle = statistics.median(values)
-            writer.writerow([*key, build, f"{middle:.2f}", min(values), max(values), f"{middle / base:.3f}"])
+            writer.writerow([f"`{settings}`", what, unit, build, f"{middle:.2f}", min(values), max(values), f"{middle / base:.3f}"])
 END
-cat "$out/ratios.csv"
+cat "$out/versions.csv"
