@@ -1,7 +1,7 @@
 /**
  * @file cachalot.h
- * The C interface of cachalot, a GPU memory allocator. The text of the headers is the contract. C++
- * programs use cachalot.hpp.
+ * The C interface of cachalot, a GPU memory allocator. What the comments of the headers say is the
+ * contract. C++ programs use cachalot.hpp.
  *
  * @code
  * cachalot_options options = CACHALOT_OPTIONS_INIT;
@@ -17,9 +17,10 @@
  * cachalot_destroy(allocator);
  * @endcode
  *
- * This page is what most programs need. It includes the other headers, one for each topic:
+ * This page has what most programs need. It includes the other headers, one for each topic:
  *   - cachalot/status.h: the numbers of all errors
- *   - cachalot/streams.h: several streams for one block, streams that end, frees at a number of work
+ *   - cachalot/streams.h: several streams for one block, streams that end, frees when numbered work
+ *     is done
  *   - cachalot/blocks.h: the block of an address, physical pages, pinned blocks, other processes
  *   - cachalot/cache.h: the release of cached memory, limits, upkeep, callbacks when memory is short
  *   - cachalot/devices.h: devices and their health, pinned memory of the host, the end of a process
@@ -38,11 +39,11 @@
  * Ownership. The program owns an allocator from cachalot_create to cachalot_destroy. The handle is
  * a number in the shape of a pointer: compare and copy it, but never dereference it. Every function
  * checks the handle. A destroyed or foreign handle is an error, and never a crash. The program owns
- * a block from cachalot_malloc to cachalot_free. The address is an address of device memory, and
- * the host must not dereference it, except with CACHALOT_HOST. Addresses are unique among the
- * allocators of a process. A function reads its texts and structures only during the call. Returned
- * texts belong to the library, and the function says how long a text is valid. Allocators share
- * nothing, and no setting applies to the whole process.
+ * a block from cachalot_malloc to cachalot_free. The address is in device memory, and the host must
+ * not dereference it, except with CACHALOT_HOST. Addresses are unique among the allocators of a
+ * process. A function reads its texts and structures only during the call. Returned texts belong to
+ * the library, and the function says how long a text is valid. Allocators share nothing, and no
+ * setting applies to the whole process.
  *
  * Structures. Set the first field, `struct_size`, to sizeof, as the _INIT macros do. Programs then
  * work with an older or newer library. If the program's structure is shorter than the library's,
@@ -85,7 +86,7 @@
  *
  * Names. A function of the allocator is a verb and its object: cachalot_get_statistics,
  * cachalot_set_limit. cachalot_get_<thing> fills a cachalot_<thing>, or what has no structure.
- * Functions of a pool, a capture, a tag, a range, a stream or a trace begin with that word.
+ * Functions of a pool, a capture, a tag, a range, a stream or a trace start with that word.
  *
  * How to read the descriptions. `Driver:` says when a function calls the driver. A function without
  * `Driver:` never does. A driver call can fail with a status of 300 to 399. `Errors:` lists the
@@ -122,7 +123,7 @@ CACHALOT_API uint32_t cachalot_version(void);
 /** Returns the version of the library as a text, such as "1.2.3". The text is valid forever. */
 CACHALOT_API const char *cachalot_version_string(void);
 
-/** An allocator, known by its handle. */
+/** An allocator. The program has only its handle. */
 typedef struct cachalot_allocator cachalot_allocator;
 
 /** A stream of CUDA, the type of cudaStream_t and CUstream. NULL and cudaStreamLegacy mean the legacy
@@ -172,8 +173,8 @@ typedef struct cachalot_options {
 
 /** Creates an allocator, and writes the handle to `out`. NULL as `options` means
  * CACHALOT_OPTIONS_INIT. A process can have 1024 allocators at a time. Memory is allocated later,
- * when requests need it. A setting without effect is no error: a line on the standard error stream
- * names the key and the reason, once in a process.
+ * when requests need it. A setting without effect is not an error: a line on the standard error
+ * stream names the key and the reason, once in a process.
  *   - Driver: loads and starts the driver, and retains a context on each device (0.1 s and more for
  *     the first context).
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER,
@@ -181,7 +182,7 @@ typedef struct cachalot_options {
 CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options, cachalot_allocator **out);
 
 /** Destroys an allocator: waits for pending frees, releases the memory, then the contexts.
- * Afterwards the handle is invalid, whatever the status, except after BUSY and FORKED. NULL is
+ * Afterwards the handle is invalid, whatever the status is, except after BUSY and FORKED. NULL is
  * allowed, and does nothing. No other call of the allocator may be running. Blocks still allocated
  * and pools with users keep their memory until the end of the process, so that running work stays
  * safe, and the status is STILL_HELD. A capture that was started and not ended keeps memory, too.
@@ -191,8 +192,8 @@ CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
 
 /** Allocates a block of at least `bytes` on `device`, usable on `stream` immediately, and writes
  * the address to `out`. The address is a multiple of 512, under `policy:bfc` of 256. For 0 bytes,
- * the address is NULL. A new block has undefined contents, possibly of an earlier block of the
- * allocator. With "zero:on_alloc" it is cleared, and "pattern" fills it.
+ * the address is NULL. A new block has undefined contents, possibly those of an earlier block of
+ * the allocator. With "zero:on_alloc" it is cleared, and "pattern" fills it.
  *   - Driver: if no cached block fits, or frees are pending; never for a cached block.
  *   - Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM (also for any stream but NULL with
  *     CACHALOT_HOST), TABLE_FULL. */

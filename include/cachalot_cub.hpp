@@ -46,7 +46,7 @@ class CachingDeviceAllocator {
 
   /**
    * Makes an allocator of every device. With `skip_cleanup`, the destructor leaves all memory to the end of the
-   * process: for global variables, whose destructors can run after the end of the driver. `debug` is ignored.
+   * process: for global variables, because their destructors can run after the end of the driver. `debug` is ignored.
    */
   explicit CachingDeviceAllocator(bool skip_cleanup = false, bool debug = false) : skip_cleanup_(skip_cleanup) {
     static_cast<void>(debug);

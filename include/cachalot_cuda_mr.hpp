@@ -14,8 +14,7 @@
  * | CCCL | in stream order | synchronous | concept |
  * |---|---|---|---|
  * | 2.x, 3.0 | `allocate_async`, `deallocate_async` | `allocate`, `deallocate` | `cuda::mr::async_resource` |
- * | 3.1 and later | `allocate`, `deallocate` with a stream | `allocate_sync`, `deallocate_sync` | `cuda::mr::resource`
- * |
+ * | 3.1 and later | `allocate`, `deallocate` with a stream | `allocate_sync`, `deallocate_sync` | `cuda::mr::resource` |
  *
  * Include this header before other headers of CCCL 3.0, or define `LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE`.
  */

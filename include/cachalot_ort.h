@@ -1,6 +1,7 @@
 /**
- * @file cachalot_ort.h An allocator for ONNX Runtime: the table `OrtAllocator` over a device of cachalot. The rules of
- * cachalot.h apply here, too. Include ONNX Runtime's own `onnxruntime_c_api.h` first, of version 1.13 or later.
+ * @file cachalot_ort.h
+ * An allocator for ONNX Runtime: the table `OrtAllocator` for a device of an allocator. The rules of cachalot.h apply
+ * here, too. Include ONNX Runtime's own `onnxruntime_c_api.h` first, of version 1.13 or later.
  *
  * @code
  * cachalot_ort_allocator memory;
@@ -9,8 +10,8 @@
  * status = ort->AddSessionConfigEntry(options, "session.use_env_allocators", "1");
  * @endcode
  *
- * `info` comes from `CreateMemoryInfo("Cuda", OrtDeviceAllocator, 0, OrtMemTypeDefault, &info)`. `stream` is the one
- * that the CUDA provider computes on, its option `user_compute_stream`.
+ * `info` comes from `CreateMemoryInfo("Cuda", OrtDeviceAllocator, 0, OrtMemTypeDefault, &info)`. `stream` is the
+ * stream on which the CUDA provider computes, its option `user_compute_stream`.
  *
  * Streams
  *   - A block belongs to the stream of its request: `stream`, or with AllocOnStream (1.23) the one that ONNX Runtime

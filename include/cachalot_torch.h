@@ -1,14 +1,17 @@
 /**
- * @file cachalot_torch.h cachalot as PyTorch's allocator of CUDA memory. The rules of cachalot.h apply here, too.
+ * @file cachalot_torch.h
+ * cachalot as PyTorch's allocator of CUDA memory. The rules of cachalot.h apply here, too.
  *
  * In Python, before any other use of the GPU:
  *
- * names = "cachalot_torch_alloc", "cachalot_torch_free" cachalot =
- * torch.cuda.memory.CUDAPluggableAllocator("libcachalot_torch.so", *names)
+ * @code{.py}
+ * names = "cachalot_torch_alloc", "cachalot_torch_free"
+ * cachalot = torch.cuda.memory.CUDAPluggableAllocator("libcachalot_torch.so", *names)
  * torch.cuda.memory.change_current_allocator(cachalot)
+ * @endcode
  *
  * The functions are in libcachalot.so, except the functions under "The shim". The shim needs a C++ compiler: PyTorch
- * accepts a NULL of an allocator as an address, so running out of memory must arrive as an exception.
+ * takes a NULL of an allocator as an address, so a request that finds no memory must throw an exception.
  *
  * The allocator
  *   - A process has one allocator for PyTorch, over every device of the driver (as CUDA_VISIBLE_DEVICES allows), with
@@ -94,7 +97,7 @@ CACHALOT_API void cachalot_torch_record_stream(void *block, cachalot_stream stre
  * lock. It may call CUDA, and must not call the allocator. */
 typedef int (*cachalot_torch_filter)(void *userdata, cachalot_stream stream);
 
-/** Tells the program that the filter with this `userdata` will not run any more. */
+/** Reports to the program that the filter with this `userdata` will not run any more. */
 typedef void (*cachalot_torch_let_go)(void *userdata);
 
 /** Starts a route to a pool for the requests on `device` that the filter takes; NULL takes all. The newest route that
@@ -124,8 +127,8 @@ typedef void *(*cachalot_torch_supply)(void *userdata, size_t bytes, int device)
 typedef void (*cachalot_torch_take_back)(void *userdata, void *segment, size_t bytes, int device);
 
 /** Lets the program supply the segments of a pool from now on: a torch.cuda.MemPool with its own allocator. The
- * allocator places blocks in them, and counts them as its own memory; the pool has no expandable segments, and under
- * policy:stitched none of pages: blocks are placed as under policy:caching. Memory that the pool has already stays.
+ * allocator places blocks in them, and counts them as its own memory. The pool has no expandable segments, and under
+ * policy:stitched no pages: blocks are placed as under policy:caching. Memory that the pool already has stays.
  * `let_go`, unless NULL, is called once after a success: when the pool has no users and no supplied segment is left.
  *   - Errors: UNKNOWN_POOL, NULL. */
 CACHALOT_API cachalot_status cachalot_torch_supply_pool(int device, cachalot_pool pool, cachalot_torch_supply supply,
@@ -136,9 +139,9 @@ CACHALOT_API cachalot_status cachalot_torch_supply_pool(int device, cachalot_poo
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT. */
 CACHALOT_API cachalot_status cachalot_torch_set_pool_flags(int device, cachalot_pool pool, uint32_t flags);
 
-/** Allocates the block of `bytes` bytes at `address`, for a request of `requested_bytes`, from free memory of a pool. So
- * a program returns a pool to an earlier state: it frees the blocks of the pool, and allocates the earlier blocks where
- * they were. The block belongs to the stream of that memory. The memory before and after it stays free.
+/** Allocates the block of `bytes` bytes at `address`, for a request of `requested_bytes`, from free memory of a pool.
+ * With this, a program returns a pool to an earlier state: it frees the blocks of the pool, and allocates the earlier
+ * blocks where they were. The block belongs to the stream of that memory. The memory before and after it stays free.
  *   - Errors: INVALID_POINTER (no memory of the allocator), INVALID_ARGUMENT (not free, another pool, no multiple of
  *     512, or a policy without a fixed place for blocks), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_torch_allocate_at(cachalot_pool pool, void *address, size_t bytes,
@@ -157,8 +160,9 @@ typedef struct cachalot_torch_event {
   int device;             /**< The device. */
 } cachalot_torch_event;
 
-/** Receives an event, which is valid until the callback returns. The callback runs on the thread whose call causes the
- * event, under a lock of the library: it must neither call the library nor wait for another thread that does. */
+/** Receives an event, which is valid until the callback returns. The callback runs on the thread of the call that
+ * causes the event, under a lock of the library: it must neither call the library nor wait for another thread that
+ * does. */
 typedef void (*cachalot_torch_event_callback)(void *userdata, const cachalot_torch_event *event);
 
 /** Sets the callback that receives each event of every device; NULL removes the callback, which does not run after this

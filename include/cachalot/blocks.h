@@ -59,9 +59,9 @@ typedef struct cachalot_extent {
 CACHALOT_API cachalot_status cachalot_get_extents(const cachalot_allocator *allocator, const void *block,
                                                   cachalot_extent *extents, size_t *count);
 
-/** Holds the memory under a live block in place. The pages under the block, or its ordinary
- * segment, neither move nor return to the driver before as many calls of cachalot_unpin, also if
- * the block is freed earlier. After the free, other blocks may use the memory. For memory
+/** Keeps the memory under a live block in place. The pages under the block, or its ordinary
+ * segment, neither move nor return to the driver before as many calls of cachalot_unpin, even if
+ * the block is freed earlier. After the free, other blocks may use the memory. Use it for memory
  * registered with a network adapter, or with a library that uses the physical memory directly.
  * While memory is pinned, cachalot_destroy returns STILL_HELD. NULL is accepted, and does nothing.
  *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; PARKED if a part of
@@ -81,20 +81,20 @@ CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator,
  * extent. Another process that gets the descriptor, for example over a Unix socket, imports it with
  * cuMemImportFromShareableHandle, maps all `extent.memory_bytes` of the page, and finds the bytes
  * of the extent from `extent.memory_offset` on. Both processes read and write the same memory,
- * other blocks on the page included, so only share with trusted processes.
+ * including other blocks on the page, so only share with trusted processes.
  *
  * The program owns the descriptor and closes it, at the latest when the other process has imported
- * it. Each call makes a new one. The descriptor and the other process are unknown to the library.
- * While the other process uses the bytes, keep the block, because its memory serves other requests
- * after the free, and keep the pin, because the page moves to other addresses, or returns to the
- * driver, after cachalot_unpin. The driver keeps a returned page in use until the other process has
- * unmapped and released it, too.
+ * it. Each call makes a new one. The library does not know what happens to the descriptor, nor the
+ * other process. While the other process uses the bytes, keep the block, because its memory serves
+ * other requests after the free, and keep the pin, because the page may move to other addresses, or
+ * return to the driver, after cachalot_unpin. The driver keeps a returned page in use until the
+ * other process has unmapped and released it, too.
  *   - Driver: yes, about 0.5 ms.
  *   - Errors: NOT_PINNED if no pinned memory contains the address; UNSUPPORTED for an ordinary
  *     segment, and if the device shares no memory between processes. */
 CACHALOT_API cachalot_status cachalot_export_fd(const cachalot_allocator *allocator, const void *address, int *fd);
 
-/** Tells the program of a page: the `bytes` of device memory at `address`. */
+/** Reports a page to the program: the `bytes` of device memory at `address`. */
 typedef void (*cachalot_mapping_callback)(void *userdata, int device, void *address, size_t bytes);
 
 /** Sets the callback that is called for every page of virtual memory that is mapped, before a block

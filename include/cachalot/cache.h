@@ -12,8 +12,7 @@
 extern "C" {
 #endif
 
-/** Makes pending blocks available if their streams have finished. cachalot_malloc does the same by
- * itself.
+/** Makes pending blocks available if their streams have finished. cachalot_malloc does this, too.
  *   - Driver: if frees are pending.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
@@ -73,8 +72,8 @@ CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *a
 
 /** The memory that cachalot_maintain has given back to the driver under `reclaim:auto`, and what it
  * has kept and why; see cachalot_get_reclaim_statistics. A unit is a segment without a block in
- * use, or a page of an expandable segment. The figures from `idle_bytes` on are of the latest call
- * that looked at the memory; the others are sums. */
+ * use, or a page of an expandable segment. The figures from `idle_bytes` on are those of the latest
+ * call that looked at the memory; the others are sums. */
 typedef struct cachalot_reclaim_statistics {
   size_t struct_size;            /**< sizeof(cachalot_reclaim_statistics). */
   uint64_t looks;                /**< Calls that looked at the memory. */
@@ -142,7 +141,7 @@ typedef struct cachalot_oom_report {
   uint32_t reserved;                     /**< 0. */
 } cachalot_oom_report;
 
-/** Tells the program that a request is about to fail. The report is valid until the callback
+/** Reports to the program that a request is about to fail. The report is valid until the callback
  * returns. */
 typedef void (*cachalot_oom_callback)(void *userdata, const cachalot_oom_report *report);
 

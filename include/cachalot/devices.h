@@ -8,8 +8,8 @@
  *     several nodes. Every GPU of the process can copy from and to it, and kernels can use it at
  *     the same address where the GPU has unified addressing.
  *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to
- *     the block immediately. Announce each stream that copies from or to the block, the default
- *     stream included, with cachalot_record_stream or cachalot_record_use. The freed block then
+ *     the block immediately. Announce each stream that copies from or to the block, including the
+ *     default stream, with cachalot_record_stream or cachalot_record_use. The freed block then
  *     stays pending until the copies are done.
  *   - Under the policy caching, the settings that `config` does not name are
  *     "compact:0.01,exact_segments:True". A limit counts host memory, and cachalot_get_device_info
@@ -25,15 +25,15 @@
  *     Destroying an allocator before the end is optional, and must happen while the driver works.
  *     Functions that run at exit may find the driver gone: driver calls then return
  *     CACHALOT_ERROR_SHUTDOWN. The thread of cachalot_maintain_every ends its round before the
- *     driver ends, and starts no other one.
+ *     driver ends, and starts no other.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
  *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the
  *     end of its context. The memory of cached and live blocks is gone afterwards. The next call
  *     that needs the driver finds this out and returns CACHALOT_ERROR_CONTEXT_LOST, and so does
- *     every later request; a request that the cache serves before that does not find it out.
- *     cachalot_check_health asks the driver. Drivers before CUDA 12.0 cannot tell a recreated
- *     context from the former one. cachalot_destroy returns the same status, and a new allocator
- *     works. Memory on pages stays on the device until the process ends.
+ *     every later request; a request that the cache serves before that does not notice.
+ *     cachalot_check_health asks the driver. With drivers before CUDA 12.0, a recreated context
+ *     cannot be told from the former one. cachalot_destroy returns the same status, and a new
+ *     allocator works. Memory on pages stays on the device until the process ends.
  */
 #include "../cachalot.h" /* includes this header, too, after those that it needs */
 

@@ -145,7 +145,7 @@ CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocat
                                                void *userdata);
 
 /** Explains an address at which a kernel has faulted, in English sentences: the block at or next to
- * the address, who holds the block, the streams that were said to use it, and its call stacks as
+ * the address, who holds the block, the streams that were announced for it, and its call stacks as
  * cachalot_on_stack describes them. The text and its length are written as by cachalot_get_config.
  * The library knows the blocks that the program holds or that still wait for work, and under
  * "guard" the blocks freed last, up to "quarantine" of them, with the addresses around. Works after

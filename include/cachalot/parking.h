@@ -59,16 +59,16 @@ typedef struct cachalot_park_options {
 /** Initialises cachalot_park_options. */
 #define CACHALOT_PARK_OPTIONS_INIT {sizeof(cachalot_park_options), 0, 0}
 
-/** Parks the memory of a target: its memory goes back to the driver, with all that its pools only
- * cache. Addresses, blocks and captured graphs stay valid, and must not be used before
- * cachalot_wake. NULL as `options` means CACHALOT_PARK_OPTIONS_INIT: the contents are kept. Parked
- * blocks may be freed. A request that a route leads to a parked pool fails with PARKED (but see
- * cachalot_tag_set_fallback), and so does cachalot_pin of a parked block. Pinned pages stay on
+/** Parks the memory of a target: its memory goes back to the driver, together with everything that
+ * its pools only cache. Addresses, blocks and captured graphs stay valid, but must not be used
+ * before cachalot_wake. NULL as `options` means CACHALOT_PARK_OPTIONS_INIT: the contents are kept.
+ * Parked blocks may be freed. A request that a route leads to a parked pool fails with PARKED (but
+ * see cachalot_tag_set_fallback), and so does cachalot_pin of a parked block. Pinned pages stay on
  * the device, and so do segments that a pool had before its tag or while its segments were not
- * cached, pages with a block that is lent to another stream, and pages with a block that
- * cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents
- * in every mode. If the memory is parked, the call parks the pages that an earlier call left on the
- * device: after a failure, or because they were pinned then. It does nothing if there are none.
+ * cached, pages with a block that is lent to another stream, and pages with a block of
+ * cachalot_free_at that still waits for its number. What stays on the device keeps its contents in
+ * every mode. If the memory is already parked, the call parks the pages that an earlier call left
+ * on the device, after a failure or because they were pinned then, or does nothing.
  *
  * The call waits once for the work that `order` says. Requests and frees of other memory do not
  * wait for the call. Statistics count parked blocks as allocated, and their memory not as reserved.
@@ -77,20 +77,20 @@ typedef struct cachalot_park_options {
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM, CAPTURING, NOT_PARKABLE
  *     (another call parks or wakes, no virtual memory, no memory that is mapped or would be, too
  *     little host memory), those of the driver. Everything is awake then, with two exceptions. If
- *     the call fails in the middle, and what was parked by then cannot be mapped again, since the
- *     driver fails or other requests have taken the memory, that part stays parked, with its
- *     contents. Without contents to be kept, what the driver can unmap stays parked. Another call
- *     parks the rest. */
+ *     the call fails in the middle, a part is parked that perhaps cannot be mapped again, because
+ *     the driver fails or other requests have taken the memory: that part stays parked, with its
+ *     contents. If no contents are kept, what the driver can unmap stays parked. Another call parks
+ *     the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device,
                                                const cachalot_park_target *target,
                                                const cachalot_park_options *options);
 
 /** Wakes the memory of a target, at the same addresses. The contents are there when the call
- * returns, for work on every stream. What was freed while it was parked, and belongs to no pool in
- * use, does not wake. If the memory is awake, the call does nothing.
+ * returns, for work on every stream. Memory that was freed while it was parked, and belongs to no
+ * pool in use, does not wake. If the memory is awake, the call does nothing.
  *   - Driver: yes.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM, NOT_PARKABLE, those of
- *     the driver; OUT_OF_MEMORY if the device does not have the memory, also after all cached
+ *     the driver; OUT_OF_MEMORY if the device does not have the memory, even after all cached
  *     memory was released. Everything is parked then, and no contents are lost. Pages that the
  *     driver fails to unmap stay on the device for the next call. */
 CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device,

@@ -19,13 +19,13 @@ extern "C" {
  * next announcement activates the plan. A request that follows the sequence of its stream then gets
  * its planned place in a segment, without a search. The policy of `fallback` (caching by default)
  * serves all other requests: blocks that outlive their iteration, requests of another size or
- * order, requests whose planned place is not free yet, requests routed to a private pool, and
+ * order, requests with a planned place that is not free yet, requests routed to a private pool, and
  * requests during a capture. So a program that does not repeat itself still works.
  *
- * Streams share no bytes of a plan. A block of cachalot_record_stream keeps its bytes to the end of
- * its iteration, and longer until the other streams are done. If more than a quarter of the
+ * Streams share no bytes of a plan. A block of cachalot_record_stream keeps its bytes until the end
+ * of its iteration, and longer if the other streams need more time. If more than a quarter of the
  * requests deviate in several iterations, or several iterations have no request, the library gives
- * the plan up, and observes again. Requests of other threads during the call belong to either
+ * up the plan, and observes again. Requests of other threads during the call belong to either
  * iteration. Under another policy the call does nothing.
  *   - Driver: polls pending frees. A plan that becomes active releases cached memory and allocates
  *     a segment for each stream; a plan that is given up releases the segments. If memory runs out,
@@ -35,8 +35,8 @@ CACHALOT_API cachalot_status cachalot_begin_iteration(const cachalot_allocator *
 
 /** Ends the active plans, and forgets what was observed and planned so far. The segment of each
  * plan is released once none of its blocks is in use; the blocks stay valid. The next
- * cachalot_begin_iteration starts to observe again. Plans also end by cachalot_empty_cache and
- * cachalot_trim, if none of their blocks is in use.
+ * cachalot_begin_iteration starts to observe again. cachalot_empty_cache and cachalot_trim also end
+ * plans, if none of their blocks is in use.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_end_plans(const cachalot_allocator *allocator, int device);
@@ -67,7 +67,7 @@ typedef struct cachalot_plan_report {
   uint64_t extra;             /**< Requests without a place nearby in the plan: served by the fallback. */
   uint64_t missing;           /**< Requests of the plan that the program did not make. */
   uint64_t reordered;         /**< Requests that came later than planned, and were served from the plan. */
-  uint64_t occupied;          /**< Requests whose planned bytes were not free yet: served by the fallback. */
+  uint64_t occupied;          /**< Requests with planned bytes that were not free yet: served by the fallback. */
   cachalot_stage stage;       /**< The progress. */
   uint32_t reserved;          /**< 0. */
 } cachalot_plan_report;
@@ -90,7 +90,7 @@ enum {
 };
 
 /** A report on `tune:auto` on a device: what it did, and why. Counts start with the allocator.
- * Bytes are of the default pool. */
+ * Bytes are those of the default pool. */
 typedef struct cachalot_tune_report {
   size_t struct_size;        /**< sizeof(cachalot_tune_report). */
   uint64_t windows;          /**< Windows of requests that were read: one for each search and each trial. */
@@ -186,24 +186,24 @@ typedef struct cachalot_fit {
 #define CACHALOT_FIT_INIT {sizeof(cachalot_fit), 0, 0, 0, 0, 0, 0}
 
 /** Reports whether the `count` requests of `sizes` bytes on `stream` would be served if they were
- * made now, one after another, none of them freed, and changes nothing. The requests are made on a
- * copy of the device's state by the code of cachalot_malloc, so the answer is exact for the policy
- * if no other call comes between. It assumes that no pending free completes before a request would
- * wait for it (cachalot_process_events finds out which have), that no callback or other thread
- * frees memory, and that new memory has higher addresses than all other memory. Free device memory
- * is that of the driver's latest answer, changed by what the allocator has obtained and given back
- * since; cachalot_get_device_info asks the driver anew. The copy takes about as long as a snapshot,
- * and as much host memory as the allocator's tables; other threads' calls for the device wait while
- * it is made. What other threads are doing at this moment counts as unfinished.
- *   - Driver: only while a graph is captured, to learn which streams capture it; of a device that
- *     was never used, with CACHALOT_OPEN_LATER, the size. All of it then counts as free, and no
- *     context is made.
+ * made now, one after another, none of them freed, and changes nothing. The code of cachalot_malloc
+ * makes the requests on a copy of the device's state, so the answer is exact for the policy if no
+ * other call comes between. It assumes that no pending free completes before a request would wait
+ * for it (cachalot_process_events finds out which have), that no callback or other thread frees
+ * memory, and that new memory has higher addresses than all other memory. Free device memory is
+ * that of the driver's latest answer, changed by what the allocator has obtained and given back
+ * since; cachalot_get_device_info asks the driver again. The copy takes about as long as a
+ * snapshot, and as much host memory as the allocator's tables; other threads' calls for the device
+ * wait while it is made. What other threads are doing at this moment counts as unfinished.
+ *   - Driver: only while a graph is captured, to learn which streams capture it; and with
+ *     CACHALOT_OPEN_LATER for the size of a device that was never used. All of its memory then
+ *     counts as free, and no context is made.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL, PARKED. */
 CACHALOT_API cachalot_status cachalot_get_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,
                                               size_t count, cachalot_stream stream, cachalot_fit *out);
 
 #define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer is at `offset`, and nowhere else. */
-#define CACHALOT_BUFFER_GAP 0x2u   /**< The entry is no buffer, but a gap in the life of the last buffer before it. */
+#define CACHALOT_BUFFER_GAP 0x2u   /**< The entry is a gap in the life of the last buffer before it. */
 
 /** A buffer with a known life, or a gap of one; see cachalot_plan_buffers. The structure never
  * grows. */
@@ -212,7 +212,7 @@ typedef struct cachalot_buffer {
   uint64_t end;       /**< The first step at which the buffer is no longer live; UINT64_MAX: live to the end. */
   uint64_t bytes;     /**< The length, above 0. */
   uint64_t alignment; /**< A power of two that divides the offset; 0: 1. */
-  uint64_t offset;    /**< With CACHALOT_BUFFER_FIXED, the offset; otherwise not read, but for a gap. */
+  uint64_t offset;    /**< With CACHALOT_BUFFER_FIXED or in a gap, the offset; otherwise not read. */
   uint32_t flags;     /**< CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, or 0. */
   uint32_t reserved;  /**< 0. */
 } cachalot_buffer;
@@ -228,21 +228,21 @@ typedef struct cachalot_buffer_plan {
 /** Initialises cachalot_buffer_plan. */
 #define CACHALOT_BUFFER_PLAN_INIT {sizeof(cachalot_buffer_plan), 0, 0, 0, 0}
 
-/** Plans the memory of a program whose buffers are known in advance: writes an offset for each of
+/** Plans the memory of a program that knows its buffers in advance. Writes an offset for each of
  * the `count` buffers to `offsets`, such that buffers that are live at the same step share no byte,
- * and what is known about the plan to `out`. A program needs one block of `peak_bytes`, and no
- * other request. An alignment rounds offsets, and never `peak_bytes`: a program that puts another
- * region above rounds it up once. The algorithms run on `threads` threads (0, or more than there
- * are cores: one for each core), which end before the call returns, until a plan is proven optimal
- * or `deadline_us` microseconds have passed. A plan is found in any case: with a deadline of 0, by
- * one fast algorithm. Which of several plans is found depends on the timing of the threads. Needs
- * no allocator, and no GPU.
+ * and what is known about the plan to `out`. The program then needs one block of `peak_bytes`, and
+ * no other request. An alignment rounds offsets up, but never `peak_bytes`: a program that puts
+ * another region above rounds it up once. The algorithms run on `threads` threads (0, or more than
+ * there are cores: one for each core), which end before the call returns, until a plan is proven
+ * optimal or `deadline_us` microseconds have passed. A plan is found in any case: with a deadline
+ * of 0, by one fast algorithm. Which of several plans is found depends on the timing of the
+ * threads. Needs no allocator, and no GPU.
  *
  * Entries with CACHALOT_BUFFER_GAP follow their buffer: from `start` up to `end`, the buffer needs
  * only `bytes` of its bytes, from its byte `offset` on, or none if `bytes` is 0. The `alignment` of
  * a gap is 0. Other buffers are planned into gaps. The number in `offsets` is that of the buffer.
  * One kind of gap is not planned exactly: its bytes start above the buffer's first byte, right
- * after a time at which the buffer did not need all of its bytes. The bytes below are then held,
+ * after a time at which the buffer did not need all of its bytes. The bytes below are then kept,
  * too, and the plan is called optimal only if its peak is the lower bound.
  *   - Errors: NULL; STRUCT_SIZE; INVALID_ARGUMENT if a buffer has a mistake: cachalot_last_error
  *     gives the index of the buffer; PANIC. */

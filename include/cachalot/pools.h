@@ -4,8 +4,8 @@
  *
  * Capture
  *   - Call cachalot_capture_begin before a capture starts. Otherwise the capture must not start
- *     during a call of another thread: the call may ask the driver for the stream's id at that
- *     moment, or whether it is idle, which breaks the capture.
+ *     during a call of another thread: that call may just then ask the driver for the stream's id,
+ *     or whether the stream is idle, which breaks the capture.
  *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture during which
  *     other streams request memory: a request that finds no free block may record an event of the
  *     whole device, which breaks a capture that was not announced.
@@ -15,10 +15,11 @@
  *   - A block that other streams use and that is freed during a capture stays pending until the end
  *     of the capture. With the setting graph_capture_record_stream_reuse, the graph may use the
  *     block again once the block's own stream has joined all streams that use the block. Work on
- *     the block from before the capture must then be complete. Without CACHALOT_STREAMS_REPORTED it
- *     has no effect on blocks of created streams, which may be gone at the free. Without
- *     cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts
- *     of a capturing stream's expandable segments stay mapped until the end of the capture.
+ *     the block from before the capture must then be complete. Without CACHALOT_STREAMS_REPORTED
+ *     the setting has no effect on blocks of created streams, because these may be gone at the
+ *     free. Without cachalot_capture_begin, this applies only to blocks that a capturing stream
+ *     uses. Free parts of a capturing stream's expandable segments stay mapped until the end of the
+ *     capture.
  */
 #include "../cachalot.h" /* includes this header, too, after those that it needs */
 
@@ -84,8 +85,8 @@ enum {
 };
 
 /** Starts a route to a pool. The newest route that matches a request decides. The call adds a user
- * to the pool, who stays after cachalot_pool_end, until cachalot_pool_release. `stream` is read for
- * CACHALOT_ROUTE_STREAM only.
+ * to the pool; the user remains after cachalot_pool_end, until cachalot_pool_release. `stream` is
+ * read for CACHALOT_ROUTE_STREAM only.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  cachalot_route route, cachalot_stream stream);

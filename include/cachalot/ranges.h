@@ -31,22 +31,22 @@ typedef struct cachalot_range {
  * counts against the same limit. Under "policy:stitched", pages move between blocks and ranges
  * without a driver call that allocates. In the statistics, a range counts as a block and a segment,
  * and its committed bytes as allocated. If the driver has no addresses left, cached memory and
- * released ranges give theirs back first; then the host may wait for the device. A process has 128
- * TiB of addresses for all devices: the statistic `pages.reserved_address_bytes` says how many the
- * allocator has reserved, and "expandable_segments_reserve" how many each stream reserves.
+ * released ranges first give their addresses back; the host may then wait for the device. A process
+ * has 128 TiB of addresses for all devices: the statistic `pages.reserved_address_bytes` says how
+ * many the allocator has reserved, and "expandable_segments_reserve" how many each stream reserves.
  *   - Driver: yes.
  *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; OUT_OF_MEMORY if there are still
  *     too few addresses; UNSUPPORTED if the device has no virtual memory. */
 CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator *allocator, int device,
                                                         size_t max_bytes, cachalot_range *out);
 
-/** Commits `bytes` bytes of a range from `offset` on: they get memory. Pages that have memory keep
- * it, with the contents. Work submitted to `stream` after the call may use the part. After a
- * failure, the range is as it was.
+/** Commits `bytes` bytes of a range from `offset` on: they get memory. Pages that already have
+ * memory keep it, with its contents. Work submitted to `stream` after the call may use the part.
+ * After a failure, the range is as it was.
  *
  * `offset` and `bytes` must be multiples of `page_bytes`, as for cuMemMap. The host does not wait
- * for the device, with two exceptions: memory would run out otherwise; or the addresses were
- * decommitted, their page serves others already, and the work before the decommit is unfinished.
+ * for the device, with two exceptions: memory would otherwise run out; or the addresses were
+ * decommitted, their page already serves others, and the work before the decommit is unfinished.
  * While a graph is captured, a commit only gets memory that no work uses any more. Addresses that
  * the driver has failed to unmap are never used again: a commit of them fails with the driver's
  * error, and other parts of the range can be committed.
@@ -73,9 +73,9 @@ CACHALOT_API cachalot_status cachalot_range_decommit(cachalot_range range, size_
                                                      cachalot_stream stream);
 
 /** Releases a range: gives up all its memory, after the work submitted so far to every stream that
- * a commit or a decommit of the range has named. Of several such streams, one waits for the others.
- * The addresses are released once that work is done; the host waits only for a stream that may be
- * gone: see streams.h.
+ * a commit or a decommit of the range has named. If there are several such streams, one of them
+ * waits for the others. The addresses are released once that work is done; the host waits only for
+ * a stream that may be gone: see streams.h.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then
  *     still has the range. */

@@ -38,11 +38,11 @@ enum {
   /* 100 to 199: a mistake of the program. Nothing has changed, and the driver was not called. */
   CACHALOT_ERROR_NULL = 110,             /**< A required pointer is NULL. */
   CACHALOT_ERROR_STRUCT_SIZE = 114,      /**< `struct_size` is out of range, or an unknown field is not 0. */
-  CACHALOT_ERROR_INVALID_HANDLE = 120,   /**< The handle is no allocator, or a destroyed allocator. */
+  CACHALOT_ERROR_INVALID_HANDLE = 120,   /**< The handle is not an allocator, or is a destroyed one. */
   CACHALOT_ERROR_POISONED = 124,         /**< An earlier call of the allocator ended in CACHALOT_ERROR_PANIC. */
   CACHALOT_ERROR_BUSY = 128,             /**< A callback called cachalot_destroy for its own allocator. */
   CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /**< The allocator has no device with this number. */
-  CACHALOT_ERROR_INVALID_POINTER = 136,  /**< The address is no allocated block. */
+  CACHALOT_ERROR_INVALID_POINTER = 136,  /**< The address is not an allocated block. */
   CACHALOT_ERROR_WRONG_SIZE = 140,       /**< The block was requested with another size. */
   CACHALOT_ERROR_NOT_PINNED = 142,       /**< No memory at the address is pinned. */
   CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device has so much memory: 1 EiB or more after rounding. */

@@ -1,12 +1,13 @@
 /**
  * @file cachalot/streams.h
- * Several streams for one block, streams that end, and frees at a number of the program's own work.
+ * Several streams for one block, streams that end, and frees when the program's own numbered work
+ * is done.
  *
  * Streams that end
  *   - A stream may be destroyed without a report. A driver crashes on the handle of a destroyed
  *     stream, so the library uses the handle of a created stream only in calls that name the
- *     stream. These calls record an event for what the library must know later; otherwise it waits
- *     for all work of the device. Default streams always exist.
+ *     stream. These calls record an event for what the library must know later. Where it has no
+ *     such event, the library waits for all work of the device. Default streams always exist.
  *   - The driver reuses the handles of destroyed streams. A new stream with an old handle may
  *     receive the old stream's cached memory. So call cachalot_stream_destroyed before
  *     cudaStreamDestroy, or destroy a stream only once its work is done, or create the allocator
@@ -31,17 +32,17 @@
 extern "C" {
 #endif
 
-/** Announces that the work submitted to `stream` so far uses the block. Differs from
- * cachalot_record_stream in when the event is recorded: now, and not at the free. Work submitted to
- * `stream` afterwards delays no reuse of the block. If a request that no cached block fits would
- * use the block before that work is done, the block's stream is ordered after it, as by
- * cudaStreamWaitEvent; the calling thread does not wait. If cachalot_record_stream announced a use
- * of the block as well, all its uses last until the free. For the block's own stream, and for a
- * NULL block, the call does nothing. A driver makes 4,096 events for this in a process, including
- * those that the program makes for other processes. Beyond them, the uses of one stream share an
- * event, so that later work of the stream may delay a reuse; a use without any event waits until it
- * is complete, and its block serves no request until then. cachalot_empty_cache gives idle events
- * back.
+/** Announces that the work submitted to `stream` so far uses the block. With
+ * cachalot_record_stream, work submitted up to the free may count, too; here, work submitted to
+ * `stream` after the call does not delay the reuse of the block. If no other cached block fits a
+ * request, the request may take the block before that work is done: the block's stream is then
+ * ordered after it, as by cudaStreamWaitEvent, and the calling thread does not wait. If
+ * cachalot_record_stream announced a use of the block as well, all its uses last until the free.
+ * For the block's own stream, and for a NULL block, the call does nothing. A driver makes 4,096
+ * events for this in a process, including those that the program makes for other processes. When
+ * they are used up, the uses of one stream share an event, so that later work of the stream may
+ * delay a reuse. If there is no event at all, the block serves no request until the use is
+ * complete. cachalot_empty_cache gives idle events back.
  *   - Driver: records an event. While a graph is captured, the use lasts until the free.
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *allocator, void *block,
@@ -53,7 +54,7 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
  * later request allocates a segment. Captures that were started for the stream
  * (CACHALOT_ROUTE_STREAM) end. For cudaStreamPerThread, the call announces the end of the calling
  * thread. A thread that continues may use its stream again. After CACHALOT_OK the stream has ended
- * for the library, also if the driver fails to release memory: a later request tries again. After
+ * for the library, even if the driver fails to release memory: a later request tries again. After
  * an error it has not ended.
  *   - Driver: yes.
  *   - Errors: INVALID_STREAM, also for the legacy default stream, which never ends; TABLE_FULL;
@@ -61,10 +62,10 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
-/** Announces, to an allocator with CACHALOT_STREAMS_REPORTED, a stream that may end without a
- * report, because another library made it. Streams with this handle are then treated as without the
- * flag: see above. Call it before the first request on the stream; repeated calls only cost
- * a table look-up.
+/** Tells an allocator with CACHALOT_STREAMS_REPORTED that a stream may end without a report,
+ * because another library made it. Streams with this handle are then treated as without the flag:
+ * see above. Call it before the first request on the stream; repeated calls only cost a table
+ * look-up.
  *   - Driver: no.
  *   - Errors: INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator *allocator, int device,
@@ -74,8 +75,9 @@ CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator
  * their work 1, 2, 3 … and do not order it by streams: a block that work 7 uses last is freed at 7.
  * Until cachalot_set_safe_frontier declares 7 or a later number as done, the block is pending, and
  * neither a shortage of memory nor cachalot_empty_cache makes it available earlier. The block also
- * waits for streams of cachalot_record_stream and cachalot_record_use, as with cachalot_free. At a
- * number that is done already, the call is cachalot_free. For a NULL block, it does nothing.
+ * waits for streams of cachalot_record_stream and cachalot_record_use, as with cachalot_free. If
+ * that number is already declared as done, the call does the same as cachalot_free. For a NULL
+ * block, it does nothing.
  *   - Driver, errors: as cachalot_free. */
 CACHALOT_API cachalot_status cachalot_free_at(const cachalot_allocator *allocator, void *block, uint64_t count);
 

@@ -1,6 +1,7 @@
 /**
  * @file cachalot/streams.hpp
- * Several streams for one block, streams that end, and frees at a number of the program's own work.
+ * Several streams for one block, streams that end, and frees when the program's own numbered work
+ * is done.
  */
 #include "../cachalot.hpp" /* includes this header, too, after those that it needs */
 

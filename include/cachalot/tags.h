@@ -13,10 +13,10 @@ extern "C" {
 #endif
 
 /** Sets the tag under which the memory of a private pool is parked; 0 removes the tag. Several
- * pools may have the same tag. Set it before the first request: segments that the pool has already
+ * pools may have the same tag. Set it before the first request: segments that the pool already has
  * stay as they are. From then on, the pool's segments are mapped, also under "policy:caching". Only
- * mapped memory can be parked: under "policy:caching", "policy:stitched", and
- * "policy:bfc,expandable_segments:True".
+ * mapped memory can be parked: under "policy:caching", "policy:stitched",
+ * "policy:bfc,expandable_segments:True", and "policy:planned" with one of these as fallback.
  *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked;
  *     NOT_PARKABLE under another policy, and if the program supplies the pool's segments;
  *     TABLE_FULL. */
@@ -38,8 +38,8 @@ typedef struct cachalot_tag_limits {
  * cachalot_pool_set_tag gives pools their tags.
  *   - `max_bytes`: if a pool would have to grow beyond it for a request, free memory of the tag is
  *     given back first. If that is not enough, the request is OUT_OF_MEMORY, without a driver call,
- *     and the memory of others is not touched. A lower limit gives nothing back by itself, and
- *     parked memory wakes despite it.
+ *     and the memory of others is not touched. A limit below what the tag holds gives nothing back,
+ *     and parked memory wakes even beyond the limit.
  *   - `low_bytes` and `weight`: if memory is short, free memory is given back from the tag that
  *     holds the most above `low_bytes`, divided by the weight. Memory without a tag that has limits
  *     counts as a tag with 0 and 100. `low_bytes` reserves nothing.
@@ -55,8 +55,7 @@ CACHALOT_API cachalot_status cachalot_tag_set_limits(const cachalot_allocator *a
                                                      const cachalot_tag_limits *limits);
 
 /** Releases free memory of the pools with a tag, with limits or without, until they hold at most
- * `keep_bytes` together or have none. Does not wait for pending frees. `low_bytes` does not hold it
- * up.
+ * `keep_bytes` together or have none. Does not wait for pending frees. `low_bytes` does not apply.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_TAG; INVALID_ARGUMENT if the tag is 0; STILL_HELD if they hold more, and a
  *     graph was captured into one of them that has users; TABLE_FULL. */
