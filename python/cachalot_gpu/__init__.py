@@ -1,9 +1,9 @@
 """cachalot, a GPU memory allocator.
 
-``cachalot_gpu.torch`` puts cachalot in the place of PyTorch's CUDA allocator, and
-``cachalot_gpu.cupy``, ``rmm``, ``numba`` and ``cuda_core`` do so for other libraries:
-:func:`enable_all` for all at once. ``python -m cachalot_gpu`` runs the ``cachalot`` command, which
-replays, compares, inspects and plans recorded programs without a GPU.
+``cachalot_gpu.torch`` replaces PyTorch's CUDA allocator with cachalot, and ``cachalot_gpu.cupy``,
+``rmm``, ``numba`` and ``cuda_core`` do the same for other libraries. :func:`enable_all` does it for
+all of them. ``python -m cachalot_gpu`` runs the ``cachalot`` command, which replays, compares,
+inspects and plans recorded programs without a GPU.
 """
 
 from importlib.metadata import version as _installed_version

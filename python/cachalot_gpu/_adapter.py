@@ -54,9 +54,9 @@ class Adapter:
         return _pool.source(self.name)
 
     def enable(self, config: str | None = None) -> bool:
-        """Makes cachalot the allocator of the library, for every device. Memory that exists stays
-        where it is. The head of the module says what else there is to know, such as the order of
-        streams.
+        """Makes cachalot the allocator of the library, for every device. Memory that is already
+        allocated stays where it is. The documentation of the module says more, for example about
+        the order of streams.
 
         Returns whether cachalot allocates. With ``CACHALOT_DISABLE`` in the environment, the
         library keeps its own allocator, and a warning says so.

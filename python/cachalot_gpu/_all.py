@@ -24,10 +24,10 @@ def enable_all(config: str | None = None) -> tuple[str, ...]:
     """Puts every installed library on one pool: PyTorch with CUDA, CuPy, RMM, Numba and cuda.core.
     Imports each of them. Call it before the first use of CUDA.
 
-    The libraries then share one cache, one limit and one set of settings: memory that one of them
-    has freed serves the others, on the same stream at once, and on other streams when memory is
-    short, or always under ``"policy:stitched"``. :func:`cachalot_gpu.usage` tells the libraries
-    apart.
+    The libraries then share one cache, one limit and one set of settings. Memory that one of them
+    has freed serves the others: on the same stream immediately, and on other streams when memory is
+    short, or always under ``"policy:stitched"``. :func:`cachalot_gpu.usage` has the figures of each
+    library.
 
     Returns the names of the libraries that allocate from the pool: none with ``CACHALOT_DISABLE``.
 

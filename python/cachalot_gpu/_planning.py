@@ -64,12 +64,12 @@ def _of_buffers(text: str, table: Path) -> str:
 
 
 def plan(buffers: Iterable[Buffer | tuple[Any, ...]], deadline: float = 10.0) -> Plan:
-    """Plans the memory of a program whose buffers are known in advance. Uses every core, until a
+    """Plans the memory of a program that knows its buffers in advance. Uses every core, until a
     plan is proven optimal or ``deadline`` seconds have passed.
 
     Raises:
-        ConfigurationError: a buffer has a mistake, or cannot stay at its offset. The text gives the
-            index of the buffer. Or there was no plan before the deadline.
+        ConfigurationError: a buffer has a mistake, or cannot be placed at its offset (the text
+            gives the index of the buffer), or there was no plan before the deadline.
         ValueError: the deadline is not above 0, or a gap has other than 2 or 4 numbers.
     """
     if not deadline > 0:

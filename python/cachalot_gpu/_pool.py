@@ -174,9 +174,9 @@ def usage() -> dict[str, dict[int, Usage]]:
 
 
 def record_use(memory: Any, stream: Any) -> None:
-    """Records that the work submitted to ``stream`` so far uses ``memory``, so that the memory may
-    be freed before the work is done. Needed for work of a stream other than the one under which the
-    memory was allocated, unless that stream waits for the work anyway.
+    """Announces that the work submitted to ``stream`` so far uses ``memory``, so that the memory
+    may be freed before the work is done. Needed for work of a stream other than the one under which
+    the memory was allocated, unless that stream waits for the work anyway.
 
     Args:
         memory: an array with ``__cuda_array_interface__``, or an address. A view counts as its

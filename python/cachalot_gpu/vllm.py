@@ -120,11 +120,11 @@ class CuMemAllocator:
             _together.park(self._parts((tags,) if isinstance(tags, str) else tags))
 
     def wake_up(self, tags: list[str] | str | None = None) -> None:
-        """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without
-        ``tags``.
+        """Wakes the tags, and all others except ``weights`` and ``kv_cache``. Without ``tags``,
+        wakes everything.
 
         Raises:
-            OutOfMemoryError: the GPU does not have the memory. What does not have it stays parked,
+            OutOfMemoryError: the GPU does not have the memory. A tag without room stays parked,
                 with its contents.
         """
         with self._lock:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 def record_use(tensor: Tensor, stream: torch.cuda.Stream | None = None) -> None:
-    """Records that the work submitted to ``stream`` so far, by default to the current stream, uses
-    the memory of ``tensor``. Needs :func:`enable`, and a tensor whose memory cachalot has
-    allocated.
+    """Announces that the work submitted to ``stream`` so far, by default to the current stream,
+    uses the memory of ``tensor``. Needs :func:`enable`, and a tensor with memory of cachalot.
 
-    ``Tensor.record_stream`` keeps freed memory until the stream has done all that was submitted up
-    to the free. Here work that is submitted after this call delays no reuse. If a request would use
-    the memory before the work is done, the stream of the tensor waits for it on the GPU, and the
-    program does not wait."""
+    ``Tensor.record_stream`` keeps freed memory until the stream has done everything that was
+    submitted before the free. Here, work that is submitted after this call does not delay the
+    reuse. If a request takes the memory before the work is done, the stream of the tensor waits for
+    the work on the GPU, and the program does not wait."""
     if stream is None:
         stream = torch.cuda.current_stream(tensor.device)
     block = tensor.untyped_storage().data_ptr()

@@ -93,9 +93,9 @@ class Tag:
         weights.park()    # the memory is free for others, the tensors stay valid
         weights.wake()    # the contents are back, at the same addresses
 
-    Inside ``with``, the requests of this thread are led into memory of the tag. All tags of one
-    name are the same tag. Needs :func:`enable` as PyTorch's whole allocator, and a policy that
-    parks. All methods may be called by any thread. None waits for the GPU, but :meth:`park` and
+    Inside ``with``, the requests of this thread get memory of the tag. Two tags with the same name
+    are the same tag. Needs :func:`enable` as PyTorch's whole allocator, and a policy that parks.
+    All methods may be called by any thread. None waits for the GPU, except :meth:`park` and
     :meth:`wake`.
 
     Args:
@@ -131,8 +131,8 @@ class Tag:
         return device_index(self._index)
 
     def pool(self) -> torch.cuda.MemPool:
-        """Returns the tag's pool, which is made at the first call. Its ``id`` is the ``pool`` of
-        captured graphs whose memory is to be parked as well.
+        """Returns the tag's pool, which is made at the first call. To park the memory of captured
+        graphs as well, pass its ``id`` to them as ``pool``.
 
         Raises:
             UnavailableError: cachalot is not PyTorch's whole allocator.
@@ -149,8 +149,8 @@ class Tag:
             return _pools[self.name, index]
 
     def add_pool(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
-        """Puts memory that a pool obtains from now on under the tag. The memory that it has is not
-        parked.
+        """Puts memory that a pool obtains from now on under the tag. Memory that it already has is
+        not parked.
 
         Args:
             pool: a ``torch.cuda.MemPool``, its ``id``, or a ``torch.cuda.graph_pool_handle()`` into
@@ -167,7 +167,7 @@ class Tag:
             self._give(pool if isinstance(pool, tuple) else pool.id, index)
 
     def __enter__(self) -> Tag:
-        """Leads the requests of this thread into memory of the tag, on the device at this moment."""
+        """Routes the requests of this thread into memory of the tag, on the current device."""
         index = self.device
         route = torch.cuda.use_mem_pool(self.pool(), device=index)
         route.__enter__()
@@ -177,7 +177,7 @@ class Tag:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leads the requests of this thread where they went before."""
+        """Ends the route of this thread."""
         _entered.routes.pop().__exit__(kind, error, trace)
 
     def park(self, *, keep: bool = True, zero: bool = False, streams: bool = False) -> None:
@@ -219,16 +219,17 @@ class Tag:
     def limit(
         self, *, max_bytes: int | None = None, low_bytes: int = 0, weight: int = 100, clear: bool = False
     ) -> None:
-        """Sets the limits, in the words of Linux's control groups. The sizes are of what
-        :attr:`held` has as ``charge_bytes``. Limits may be set before the first request.
+        """Sets the limits, with the names of Linux's control groups. They apply to ``charge_bytes``
+        of :attr:`held`. Limits may be set before the first request.
 
         Args:
-            max_bytes: the most that the tag may hold. A request beyond it has free memory of the
-                tag given back first, and then fails. ``None``: no limit.
-            low_bytes: memory that goes back for nobody else. It reserves nothing.
-            weight: the share where memory is short: who holds the most above ``low_bytes``, divided
-                by the weight, gives free memory back first. Memory without limits has a weight of
-                100.
+            max_bytes: the most that the tag may hold. For a request beyond it, free memory of the
+                tag goes back first; if that is not enough, the request fails. ``None``: no limit.
+            low_bytes: up to this, memory of the tag does not go back for others. It reserves
+                nothing.
+            weight: the share when memory is short: the tag that holds the most above ``low_bytes``,
+                divided by its weight, gives free memory back first. Memory without limits has a
+                weight of 100.
             clear: whether other pools never see what was in a page of the tag.
 
         Raises:
@@ -255,7 +256,7 @@ class Tag:
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives free memory back to the driver, until the tag holds at most ``keep_bytes`` or has
-        no free memory. Its pools may be in use; ``low_bytes`` does not hold it up.
+        no free memory. Its pools may be in use, and ``low_bytes`` does not apply.
 
         Raises:
             CachalotError: no memory has the tag; or a captured graph has memory of it, which stays.
@@ -333,10 +334,10 @@ def _target(number: int) -> Any:
 
 def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
     """Gives the memory of the tags back to the GPU; of all tags of ``device`` if none is named.
-    Tensors and captured graphs stay valid, and must not be used before :func:`wake`. Of tags that
-    are parked, parks what an earlier call has left on the GPU.
+    Tensors and captured graphs stay valid, but must not be used before :func:`wake`. If a tag is
+    already parked, parks what an earlier call has left on the GPU.
 
-    Waits once for all work of the GPU. Other threads allocate and free while it waits.
+    Waits once for all work of the GPU. Other threads can allocate and free during the wait.
 
     Args:
         tags: tags that have memory.
@@ -362,15 +363,15 @@ def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
 
     Args:
         tags: tags that have memory.
-        wait: whether the contents are there when the call returns. Otherwise the copies go on, and
-            another call, which waits, must return before the memory is used.
+        wait: whether the contents are there when the call returns. Otherwise the copies continue,
+            and another call, which waits, must return before the memory is used.
         device: the device of all tags, by default the current one. Named tags have their own.
 
     Raises:
         CachalotError: no memory has a tag.
-        OutOfMemoryError: the GPU does not have the memory for a tag, also after all that was cached
-            was released. The tags before are awake then. This one and those after are parked, and
-            nothing of them is lost.
+        OutOfMemoryError: the GPU does not have the memory for a tag, even after all cached memory
+            was released. The tags before it are then awake. This tag and those after it are parked,
+            and nothing of them is lost.
     """
     # Every wake that starts is waited for, whatever fails on the way.
     with contextlib.ExitStack() as started:
