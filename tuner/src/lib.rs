@@ -1,5 +1,5 @@
-//! Recorded requests, run exactly on a simulated device; a search for the best settings; and a
-//! search by a living allocator (`tune:auto`).
+//! Runs recorded requests exactly on a simulated device, and searches the best settings for them. A
+//! living allocator can do the same (`tune:auto`).
 //!
 //! ```
 //! use cachalot_core::simulated::SimulatedDevice;

@@ -1,4 +1,4 @@
-//! Options and results of a search.
+//! The options and the results of a search.
 
 use crate::verdict::{Aim, Budget, Note, Summary};
 use cachalot_core::config::Policies;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// Options of a search.
+/// The options of a search.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and they combine freely")]
 pub struct Options {
     /// The quantity to minimise.
     pub aim: Aim,
-    /// The bounds of a recommendation.
+    /// The limits of a recommendation.
     pub budget: Budget,
     /// The largest part by which a recommendation may make a program worse.
     pub most_harm: f64,
@@ -21,24 +21,25 @@ pub struct Options {
     pub baseline: String,
     /// The policies that are searched besides the core's own. Default: none.
     pub policies: Policies,
-    /// Source of all random choices.
+    /// The source of all random choices.
     pub seed: u64,
-    /// Most candidates of each search.
+    /// The greatest number of candidates in each search.
     pub trials: usize,
-    /// End of the search. The run of the baseline ignores the deadline.
+    /// The end of the search. The run of the baseline ignores it.
     pub deadline: Option<Instant>,
-    /// Ends the search as a deadline does, once set by another thread.
+    /// A flag that ends the search when another thread sets it, as a deadline does, and the run of
+    /// the baseline, too.
     pub abandoned: Option<Arc<AtomicBool>>,
-    /// Whether to search `PyTorch`'s own settings only.
+    /// Whether to search only `PyTorch`'s own settings.
     pub torch_only: bool,
-    /// Whether to search only settings changeable in a living allocator: the settings of the
-    /// baseline's own policy. A candidate keeps all other settings of the baseline.
+    /// Whether to search only settings that can be changed in a living allocator, which are those
+    /// of placement of the caching policy. A candidate keeps all other settings of the baseline.
     pub living: bool,
-    /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
+    /// Whether the device has virtual memory. Without it no segment is expandable.
     pub has_virtual_memory: bool,
     /// Whether the settings of `PyTorch` 2.11 are searched for `PyTorch`'s own allocator.
     pub has_late_keys: bool,
-    /// Cost of the driver's calls.
+    /// The cost of the driver's calls.
     pub costs: DriverCosts,
 }
 
@@ -63,7 +64,7 @@ impl Default for Options {
     }
 }
 
-/// A measured candidate.
+/// A candidate that was measured.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tried {
@@ -74,11 +75,11 @@ pub struct Tried {
     /// The first version of `PyTorch` that takes the configuration. `None` for every supported
     /// version, and for a configuration of cachalot.
     pub needs_pytorch: Option<&'static str>,
-    /// Figures of the seen programs.
+    /// The figures of the seen programs.
     pub seen: Summary,
-    /// Figures of the programs held back, if the candidate was checked.
+    /// The figures of the programs held back, if the candidate was checked.
     pub held_back: Option<Summary>,
-    /// Why the candidate is or is not recommended.
+    /// The reason why the candidate is recommended, or why it is not.
     pub note: Note,
 }
 
@@ -88,11 +89,11 @@ pub struct Tried {
 pub struct Outcome {
     /// All candidates: the baseline, then the best first.
     pub tried: Vec<Tried>,
-    /// Number in `tried` of the recommendation for `PyTorch`'s own allocator. `None` if no
+    /// The number in `tried` of the recommendation for `PyTorch`'s own allocator. `None` if no
     /// candidate is better than the baseline.
     pub torch: Option<usize>,
-    /// Number in `tried` of the recommendation for cachalot. `None` as above, and if the search
-    /// was for `PyTorch` only.
+    /// The number in `tried` of the recommendation for cachalot. `None` as above, and if the search
+    /// was only for `PyTorch`.
     pub cachalot: Option<usize>,
     /// Whether the deadline ended the search.
     pub stopped: bool,

@@ -1,5 +1,5 @@
-//! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back
-//! programs.
+//! The search: rounds of candidates, which are ranked by the seen programs and checked with the
+//! held-back programs.
 
 use crate::judge::{Cost, Judge, Part, Unfinished};
 use crate::options::{Options, Outcome, Tried};
@@ -14,39 +14,39 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Candidates per round. The number is fixed, so the results do not depend on the number of
-/// threads.
+/// The number of candidates in a round. It is fixed, so that the results do not depend on the
+/// number of threads.
 const ROUND: usize = 8;
 
-/// Number of best candidates as parents: among candidates allowed for a recommendation, and among
-/// all candidates.
+/// The number of the best candidates that become parents: by the ranking for recommendations, and
+/// by price alone.
 const PARENTS: [usize; 2] = [5, 3];
 
-/// Number of proposals for a new candidate before the space counts as exhausted.
+/// The number of proposals for a new candidate before the space counts as exhausted.
 const PROPOSALS: usize = 200;
 
-/// Least gain of an added setting, as a natural logarithm.
+/// The least gain of another setting, as a natural logarithm.
 const WORTH: f64 = 0.001;
 
-/// Least gain of a setting that earlier versions of `PyTorch` refuse, as a natural logarithm.
+/// The least gain of a setting that earlier versions of `PyTorch` refuse, as a natural logarithm.
 const WORTH_A_VERSION: f64 = 0.03;
 
-/// Least gain per unit of the other resource, both as natural logarithms.
+/// The least gain for a unit of the other resource, both as natural logarithms.
 const EXCHANGE: f64 = 0.001;
 
-/// Least gain of a recommendation, as a natural logarithm: in the seen programs, and in the
+/// The least gain of a recommendation, as a natural logarithm: in the seen programs, and in the
 /// held-back programs.
 const LEAST_GAIN: f64 = 0.005;
 const LEAST_GAIN_HELD: f64 = 0.002;
 
-/// Runs the jobs of a round, on a single thread or on several. The result of a search does not
-/// depend on the runner.
+/// Runs the jobs of a round, on one thread or on several. The result of a search does not depend on
+/// the runner.
 pub trait Runner: Sync {
-    /// Calls `job` once with each number below `count`, and returns after the last call.
+    /// Calls `job` once with each number below `count`, and returns after the last call has ended.
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
 }
 
-/// Runs jobs in turn on the calling thread.
+/// Runs jobs one after the other on the calling thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InTurn;
 
@@ -59,17 +59,17 @@ impl Runner for InTurn {
 /// The progress of a search.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// Number of candidates tried so far in the search.
+    /// The number of candidates that the search has tried so far.
     pub tried: usize,
-    /// Largest number of candidates of the search.
+    /// The greatest number of candidates that the search tries.
     pub most: usize,
-    /// Whether the search covers `PyTorch`'s own allocator only.
+    /// Whether the search is only for `PyTorch`'s own allocator.
     pub is_torch: bool,
     /// The best confirmed configuration so far, with the mean change of the minimised quantity.
     pub best: Option<(&'a str, f64)>,
 }
 
-/// A candidate with the known costs.
+/// A candidate, with its known costs.
 #[derive(Debug)]
 struct Entry {
     candidate: Candidate,
@@ -78,7 +78,7 @@ struct Entry {
     seen: Vec<Cost>,
     held: Option<Vec<Cost>>,
     score: f64,
-    /// The score with the prices of settings and of the other resource.
+    /// The score, plus the prices of the settings and of the other resource.
     price: f64,
     note: Note,
 }
@@ -91,11 +91,11 @@ pub(crate) struct Search<'a> {
     runner: &'a dyn Runner,
     /// The configuration to compare with.
     baseline: Config,
-    /// Costs of the baseline, for the seen and for the held-back programs.
+    /// The costs of the baseline, for the seen and for the held-back programs.
     base: Vec<Cost>,
     base_held: Vec<Cost>,
     entries: Vec<Entry>,
-    /// Every proposed text.
+    /// The text of every candidate that was proposed.
     known: HashSet<String>,
     random: Rng,
     /// Whether a deadline ended a run.
@@ -105,7 +105,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Measures the baseline.
+    /// Creates a search, and measures the baseline.
     pub(crate) fn new(
         parts: &'a Parts,
         options: &'a Options,
@@ -137,7 +137,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Tries candidates of a space, and confirms the best after each round.
+    /// Tries candidates of a space, and confirms the best one after each round.
     pub(crate) fn run(
         &mut self,
         space: Space,
@@ -159,13 +159,14 @@ impl<'a> Search<'a> {
                 self.best[place].map(|best| (self.entries[best].text.as_str(), self.entries[best].score.exp_m1()));
             watch(&Progress { tried, most, is_torch: space.is_torch(), best });
         }
-        // The space of cachalot includes all that was tried for PyTorch, also if time was over.
+        // The space of cachalot includes everything that was tried for PyTorch, even if the time
+        // was over.
         let best = self.confirm(space, deadline).or(self.best[place]);
         self.best[place] = best.map(|at| self.without_idle_keys(at, deadline));
     }
 
-    /// Returns the entry without the keys that change no cost of any program: advice has only what
-    /// has an effect.
+    /// Returns the entry without the keys that change no cost of any program, so that a
+    /// recommendation has only keys with an effect.
     fn without_idle_keys(&mut self, mut at: usize, deadline: Option<Instant>) -> usize {
         'shorter: loop {
             let simpler: Vec<Candidate> = self.entries[at].candidate.simpler().collect();
@@ -196,8 +197,8 @@ impl<'a> Search<'a> {
         if self.options.living { candidate.over(&self.baseline) } else { candidate.config(self.options.policies) }
     }
 
-    /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the
-    /// best candidate, then neighbours of the best candidates.
+    /// Returns up to `most` new candidates: first those that wait, then simpler forms of the best
+    /// candidate, then neighbours of the best ones.
     fn round(&mut self, space: Space, waiting: &mut Vec<Candidate>, most: usize) -> Vec<(Candidate, Config)> {
         let mut round = Vec::new();
         let parents = self.parents(space);
@@ -226,9 +227,8 @@ impl<'a> Search<'a> {
         round
     }
 
-    /// Returns the best candidates with different costs: among candidates allowed for a
-    /// recommendation, and among all candidates. A harmful candidate may be a single setting away
-    /// from the best.
+    /// Returns the best candidates with different costs, by the ranking for recommendations and by
+    /// price alone. A harmful candidate may be only one setting away from the best one.
     fn parents(&self, space: Space) -> Vec<Candidate> {
         let ranking = self.ranking(space);
         let mut by_price = ranking.clone();
@@ -246,7 +246,7 @@ impl<'a> Search<'a> {
         parents.into_iter().map(|at| self.entries[at].candidate.clone()).collect()
     }
 
-    /// Runs candidates on all seen programs. Returns whether time is left.
+    /// Runs candidates on all seen programs. Returns whether there is time left.
     fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
         let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
         let costs = run_all(&self.parts.seen, &configs, self.options, (self.judge, self.runner), deadline);
@@ -272,7 +272,7 @@ impl<'a> Search<'a> {
                     self.entries.push(Entry { candidate, text, config, seen, held: None, score, price, note });
                 }
                 Err((_, Unfinished::Stopped)) => is_stopped = true,
-                // The candidate cannot serve the program, and is no candidate.
+                // The candidate cannot serve the program, so it is dropped.
                 Err((_, Unfinished::Refused(..))) => *tried += 1,
             }
         }
@@ -292,10 +292,10 @@ impl<'a> Search<'a> {
         numbers
     }
 
-    /// If requests fail with the baseline, returns the entry with the fewest failed requests of all
-    /// programs, the best of several. A setting under which the program still fails saves nothing,
-    /// and the programs that are searched may not show the failure: so every entry is run on those
-    /// held back, and may need more memory.
+    /// If requests fail with the baseline, returns the entry with the fewest failed requests in all
+    /// programs, and of several such entries the best one. A setting with which the program still
+    /// fails saves nothing, and the seen programs may not show the failure. So every entry is run
+    /// on the programs held back, and may need more memory.
     fn serving(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
         let before = fails(&self.base) + fails(&self.base_held);
         if before == 0 {
@@ -310,16 +310,16 @@ impl<'a> Search<'a> {
         let failed = |at: usize| {
             let (entry, pairs) = (&self.entries[at], self.base.iter().chain(&self.base_held));
             let costs = entry.seen.iter().chain(entry.held.as_deref()?);
-            // What serves a program must not fail another.
+            // A setting that serves one program must not make another one fail.
             let harms = costs.zip(pairs).any(|(cost, base)| cost.ooms > base.ooms);
             (!harms).then(|| fails(&entry.seen) + entry.held.as_deref().map_or(0, fails))
         };
         let least = ranking.iter().filter_map(|&at| failed(at)).min().filter(|&least| least < before)?;
-        // The ranking has those with harm and those over the budget last.
+        // In the ranking, those with harm and those over the budget come last.
         ranking.iter().copied().find(|&at| failed(at) == Some(least))
     }
 
-    /// Runs an entry on the programs held back. Returns whether it could be run.
+    /// Runs an entry on the programs held back. Returns whether this was possible.
     fn check(&mut self, at: usize, deadline: Option<Instant>) -> bool {
         let config = &self.entries[at].config;
         match run_all(&self.parts.held, &[config], self.options, (self.judge, self.runner), deadline).remove(0) {
@@ -330,7 +330,7 @@ impl<'a> Search<'a> {
         self.entries[at].held.is_some()
     }
 
-    /// Returns the best entry confirmed by the held-back programs. Each entry is checked once.
+    /// Returns the best entry that the held-back programs confirm. Each entry is checked once.
     fn confirm(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
         let &Options { aim, budget, most_harm, .. } = self.options;
         if let Some(at) = self.serving(space, deadline) {
@@ -410,12 +410,12 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the number of failed requests of all programs.
+/// Returns the number of failed requests in all programs.
 fn fails(costs: &[Cost]) -> u64 {
     costs.iter().map(|cost| cost.ooms).sum()
 }
 
-/// Orders by: harm, budget, failed requests, score with prices, text.
+/// Orders entries by harm, budget, failed requests, the score with prices, and the text.
 fn order(one: &Entry, other: &Entry, price: impl Fn(&Entry) -> f64) -> Ordering {
     let key = |entry: &Entry| {
         let ooms = fails(&entry.seen) + entry.held.as_deref().map_or(0, fails);
@@ -425,7 +425,7 @@ fn order(one: &Entry, other: &Entry, price: impl Fn(&Entry) -> f64) -> Ordering 
     key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
 }
 
-/// Costs of all programs with a configuration, or the first program without a cost.
+/// The costs of all programs with a configuration, or the first program without a cost.
 type Costs = Result<Vec<Cost>, (String, Unfinished)>;
 
 /// Runs all programs with all configurations. Returns the costs of each configuration.
@@ -448,7 +448,7 @@ fn run_pairs(
     (judge, runner): (Judge, &dyn Runner),
     deadline: Option<Instant>,
 ) -> Vec<Result<Cost, (String, Unfinished)>> {
-    // The baseline has no deadline, and every search can be abandoned.
+    // The baseline has no deadline, but every run can be abandoned.
     let is_abandoned = || options.abandoned.as_ref().is_some_and(|flag| flag.load(Relaxed));
     let stop = || is_abandoned() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let found: Vec<Mutex<Option<Result<Cost, Unfinished>>>> = pairs.iter().map(|_| Mutex::new(None)).collect();

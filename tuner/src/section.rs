@@ -1,32 +1,33 @@
-//! Finds the repeated part of a sequence: a training step in the record of a training run.
+//! Finds the repeated part of a sequence, such as a training step in the record of a training run.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-/// A run that repeats after `period` elements.
+/// A part of a sequence that repeats after `period` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repetition {
-    /// The run: at least two periods.
+    /// The part, which has at least two periods.
     pub run: Range<usize>,
-    /// Number of elements of a repetition.
+    /// The number of elements in a repetition.
     pub period: usize,
 }
 
-/// Number of equal consecutive elements for a candidate distance.
+/// The number of consecutive elements that must be the same for a distance to be tried.
 const ANCHOR: usize = 8;
-/// Number of places of the sequence with an anchor.
+/// The number of places in the sequence that have an anchor.
 const ANCHORS: usize = 16;
 /// The repeated part must be at least `1 / LEAST` of the sequence.
 const LEAST: usize = 8;
-/// Most distances tried for each anchor.
+/// The greatest number of distances that are tried for each anchor.
 const DISTANCES: usize = 64;
 
-/// Returns the repetition with the greatest coverage of a sequence. Among repetitions with nearly
-/// equal coverage the shortest period wins. `None` if less than an eighth of the sequence repeats.
+/// Returns the repetition that covers most of a sequence. Of repetitions that cover nearly as much,
+/// the one with the shortest period wins. Returns `None` if less than an eighth of the sequence
+/// repeats.
 ///
-/// Candidates for the period are distances at which an anchor appears again. Each candidate takes
-/// O(n) steps for n elements.
+/// The distances at which an anchor appears again are tried as the period. Each of them takes O(n)
+/// steps for n elements.
 pub fn repetition<T: Eq + Hash>(sequence: &[T]) -> Option<Repetition> {
     let found: Vec<Repetition> =
         distances(sequence).into_iter().filter_map(|period| longest_run(sequence, period)).collect();
@@ -34,7 +35,7 @@ pub fn repetition<T: Eq + Hash>(sequence: &[T]) -> Option<Repetition> {
     if widest < sequence.len().div_ceil(LEAST) {
         return None;
     }
-    // A pair of steps also repeats, and may cover a little more than a single step.
+    // Two steps together also repeat, and may cover a little more than a single step.
     found.into_iter().filter(|found| found.run.len() * 10 >= widest * 9).min_by_key(|found| found.period)
 }
 
@@ -61,7 +62,7 @@ fn distances<T: Eq + Hash>(sequence: &[T]) -> Vec<usize> {
     distances
 }
 
-/// Returns the longest run with the given period.
+/// Returns the longest part with the given period.
 fn longest_run<T: Eq>(sequence: &[T], period: usize) -> Option<Repetition> {
     let (mut best, mut start) = (0..0, 0);
     for at in 0..=sequence.len() - period {
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn repetition_inside_a_step_is_none_of_the_whole() {
-        // Twelve equal layers in each step, then a different end of the step.
+        // Each step has twelve layers that are the same, and then a different end.
         let layers = [[1, 2, 3, 4].repeat(12), vec![9, 8]].concat();
         let sequence = layers.repeat(5);
         assert_eq!(repetition(&sequence), Some(Repetition { run: 0..250, period: 50 }));

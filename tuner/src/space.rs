@@ -1,11 +1,11 @@
-//! The searched settings, and candidates: a policy with a value for some settings.
+//! The settings that are searched, and candidates: a policy with values for some of its settings.
 
 use cachalot_core::Config;
 use cachalot_core::config::Policies;
 use fastrand::Rng;
 use std::fmt::Write as _;
 
-/// A setting with the values to try besides the default.
+/// A setting, with the values to try besides the default.
 struct Setting {
     key: &'static str,
     values: &'static [&'static str],
@@ -33,8 +33,8 @@ const TORCH: PolicySpace = PolicySpace {
     settings: &[EXPANDABLE, MAX_SPLIT, DIVISIONS, MAX_ROUNDING, COLLECTION, LARGE_SEGMENT],
 };
 
-/// The settings of cachalot. The policy `planned` needs announced iterations and `direct` is a
-/// yardstick, so neither is here.
+/// The settings of cachalot. `planned` needs announced iterations, and `direct` is only for
+/// comparison, so neither is here.
 const CACHALOT: [PolicySpace; 6] = [
     PolicySpace {
         policy: "caching",
@@ -76,32 +76,32 @@ const CACHALOT: [PolicySpace; 6] = [
     },
 ];
 
-/// Returns the policies that [`CACHALOT`] has no settings for, and that are worth a trial with
-/// their defaults.
+/// Iterates over the policies for which [`CACHALOT`] has no settings, and which are worth a trial
+/// with their defaults.
 fn unlisted(policies: Policies) -> impl Iterator<Item = &'static str> {
     let is_worth = move |policy: &str| policies.named(policy).is_some_and(|policy| policy.traits().caches);
     let is_listed = |policy: &str| CACHALOT.iter().any(|space| space.policy == policy);
     policies.names().filter(move |&policy| is_worth(policy) && !is_listed(policy))
 }
 
-/// Which settings are searched.
+/// The settings that are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Realm {
     /// The settings of `PyTorch`'s own allocator.
     Torch,
-    /// Every policy of cachalot with its settings.
+    /// Every policy of cachalot, with its settings.
     All,
-    /// The settings of cachalot's caching policy that may change during the life of an allocator.
+    /// The settings of cachalot's caching policy that may change while an allocator lives.
     Living,
 }
 
-/// The space of allowed recommendations.
+/// The space of possible recommendations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Which settings are searched.
+    /// The settings that are searched.
     pub realm: Realm,
-    /// The policies besides the core's own. A policy that is listed here and is not among them is
-    /// left out.
+    /// The policies besides the core's own. A policy that is neither one of these nor one of the
+    /// core's is left out.
     pub policies: Policies,
     /// Whether some program has a memory limit. Garbage collection has no effect without a limit.
     pub has_limit: bool,
@@ -111,19 +111,19 @@ pub struct Space {
     pub has_late_keys: bool,
 }
 
-/// A policy with a value for some settings. The default value of a setting is left out.
+/// A policy with values for some of its settings. A setting with its default value is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Candidate {
     policy: &'static str,
-    /// Keys with values, in the order of the space.
+    /// The keys with their values, in the order of the space.
     settings: Vec<(&'static str, &'static str)>,
 }
 
-/// The policy of `PyTorch`, and of cachalot without `policy:`.
+/// The policy of `PyTorch`, and of cachalot if `policy:` is not given.
 const DEFAULT_POLICY: &str = "caching";
 
 impl Candidate {
-    /// Creates the defaults of a policy.
+    /// Creates a candidate with the defaults of a policy.
     const fn defaults(policy: &'static str) -> Self {
         Self { policy, settings: Vec::new() }
     }
@@ -141,14 +141,14 @@ impl Candidate {
         text
     }
 
-    /// Returns the configuration, or `None` for incompatible values. The policy may be one of
-    /// these.
+    /// Returns the configuration, or `None` if the values are not compatible. The policy may be one
+    /// of `policies`.
     pub fn config(&self, policies: Policies) -> Option<Config> {
         Config::parse_with(policies, &self.text()).ok()
     }
 
-    /// Returns `base` with the candidate's settings in the place of all searchable settings. `None`
-    /// for incompatible values.
+    /// Returns `base` with the candidate's settings in place of all settings that can be searched.
+    /// Returns `None` if the values are not compatible.
     pub fn over(&self, base: &Config) -> Option<Config> {
         let own = self.config(Policies::NONE)?;
         let mut config = base.clone();
@@ -156,13 +156,13 @@ impl Candidate {
         Some(config)
     }
 
-    /// Returns the number of settings, the policy included.
+    /// Returns the number of settings, including the policy.
     pub fn count(&self) -> usize {
         self.settings.len() + usize::from(self.policy != DEFAULT_POLICY)
     }
 
-    /// Returns the first version of `PyTorch` that takes the candidate: earlier versions stop at an
-    /// unknown key. `None` for every supported version.
+    /// Returns the first version of `PyTorch` that takes the candidate, because earlier ones stop
+    /// at an unknown key. Returns `None` if every supported version takes it.
     pub fn needs_pytorch(&self) -> Option<&'static str> {
         let has = |key: &str| self.settings.iter().any(|(known, _)| *known == key);
         match () {
@@ -178,7 +178,7 @@ impl Candidate {
         self.policy == DEFAULT_POLICY && self.settings.iter().all(|(key, _)| known(key))
     }
 
-    /// Returns, for each setting, the candidate without the setting.
+    /// Iterates over the candidate without one of its settings, for each of them.
     pub(crate) fn simpler(&self) -> impl Iterator<Item = Self> {
         (0..self.settings.len()).map(|at| {
             let mut simpler = self.clone();
@@ -220,7 +220,7 @@ impl Space {
     }
 
     /// Returns the fixed first candidates of every search: the defaults of every policy, and the
-    /// settings with the most frequent gains.
+    /// settings that most often save something.
     pub fn first(self) -> Vec<Candidate> {
         let caching = || Candidate::defaults(DEFAULT_POLICY);
         let mut first = vec![
@@ -252,8 +252,8 @@ impl Space {
         first
     }
 
-    /// Returns a neighbour of the parents: settings of both if they share a policy, and then one or
-    /// two changed settings.
+    /// Returns a neighbour of the parents. It has settings of both if they share a policy, and then
+    /// one or two changed settings.
     pub(crate) fn propose(self, one: &Candidate, other: &Candidate, random: &mut Rng) -> Candidate {
         let mut child = one.clone();
         if one.policy == other.policy {
@@ -266,14 +266,14 @@ impl Space {
             let settings: Vec<&Setting> = self.settings(child.policy).collect();
             // A policy may have no settings to search.
             let Some(setting) = random.choice(settings) else { break };
-            // One of the values, or the default.
+            // This is one of the values, or the default.
             let value = setting.values.get(random.usize(0..=setting.values.len())).copied();
             self.set(&mut child, setting.key, value);
         }
         child
     }
 
-    /// Sets a setting of a candidate to a value or to the default.
+    /// Sets a setting of a candidate to a value, or to the default.
     fn set(self, candidate: &mut Candidate, key: &'static str, value: Option<&'static str>) {
         let wanted = |known: &'static str| if known == key { value } else { value_of(candidate, known) };
         let settings = self.settings(candidate.policy).filter_map(|one| Some((one.key, wanted(one.key)?)));

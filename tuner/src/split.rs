@@ -1,13 +1,13 @@
-//! The programs to search with, and the programs held back for the check.
+//! Divides programs into those to search with and those held back for the check.
 
 use crate::judge::Part;
 use crate::program::{Operation, Program};
 use fastrand::Rng;
 
-/// The choice of the held-back programs.
+/// The choice of the programs that are held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HoldBack {
-    /// Half of the programs. If all programs are of one family, the later part of each program.
+    /// Half of the programs, or if all are of one family, the later part of each program.
     #[default]
     Half,
     /// The later part of each program.
@@ -19,19 +19,19 @@ pub enum HoldBack {
 /// The programs of a search.
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
-    /// The programs used by the search.
+    /// The programs that the search uses.
     pub seen: Vec<Part>,
-    /// The programs for the check alone.
+    /// The programs that are only for the check.
     pub held: Vec<Part>,
     /// Whether the parts are earlier and later halves of programs.
     pub halves: bool,
 }
 
 impl Parts {
-    /// Divides programs into seen and held-back programs. Two programs are of one family if the
-    /// first starts with all requests of the second, such as records of a program under different
-    /// settings. The programs of a process, such as the devices of a training run, are of one
-    /// family as well. A family stays together.
+    /// Divides programs into seen and held-back programs. Two programs are of one family if one of
+    /// them starts with all requests of the other, like records of one program with different
+    /// settings. The programs of a process, such as those of the devices of a training run, are of
+    /// one family as well. A family is never divided.
     pub fn divide(programs: Vec<Part>, hold: HoldBack, seed: u64) -> Self {
         match hold {
             HoldBack::From(first) => {
@@ -60,7 +60,7 @@ impl Parts {
         }
     }
 
-    /// Cuts every program in two. A program too short for a cut is seen as a whole.
+    /// Cuts every program in two. A program that is too short for this is seen as a whole.
     fn halved(programs: Vec<Part>) -> Self {
         let mut parts = Self { halves: true, ..Self::default() };
         for part in programs {
@@ -90,7 +90,7 @@ fn families(programs: &[Part]) -> Vec<usize> {
         let alike: Vec<usize> = (0..at).filter(|&other| is_beside(other) || begins(&requests[other])).collect();
         let next = families.iter().max().map_or(0, |last| last + 1);
         let family = alike.first().map_or(next, |&first| families[first]);
-        // A program that is like two families makes them one.
+        // A program that belongs to two families makes them one.
         let joined: Vec<usize> = alike.iter().map(|&other| families[other]).collect();
         families.iter_mut().filter(|known| joined.contains(known)).for_each(|known| *known = family);
         families.push(family);
@@ -98,7 +98,7 @@ fn families(programs: &[Part]) -> Vec<usize> {
     families
 }
 
-/// Returns the sizes of all served requests.
+/// Returns the sizes of all requests that were served.
 fn requests(program: &Program) -> Vec<u64> {
     let size = |operation: &Operation| match *operation {
         Operation::Malloc { bytes, .. } => Some(bytes),

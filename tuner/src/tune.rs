@@ -1,13 +1,12 @@
-//! Searches policies and settings for the least reserved memory, or the least driver time, of
-//! recorded programs.
+//! Searches the policies and settings with which recorded programs need the least reserved memory,
+//! or the least driver time.
 //!
-//! The search sees a part of the programs. A candidate is recommended only if the held-back
-//! programs confirm the candidate: no program becomes worse by more than [`Options::most_harm`], by
-//! default 1 %.
+//! The search sees only a part of the programs. A candidate is recommended only if the held-back
+//! programs confirm it: none becomes worse by more than [`Options::most_harm`], by default 1 %.
 //!
-//! The search is an evolution in rounds of fixed size. All choices come from a seed, and no choice
-//! depends on time or on the number of threads, so the same inputs lead to the same results unless
-//! the deadline ends a search early.
+//! The search is an evolution in rounds of a fixed size. All choices come from a seed, and none
+//! depends on the time or on the number of threads. So the same inputs lead to the same results,
+//! unless the deadline ends a search early.
 
 pub use crate::options::{Options, Outcome, Tried};
 
@@ -18,15 +17,16 @@ use crate::split::Parts;
 use cachalot_core::Config;
 use std::time::Instant;
 
-/// The setting recommended by `PyTorch`'s documentation against fragmentation. The search always
-/// measures the setting, for comparison.
+/// The setting that `PyTorch`'s documentation recommends against fragmentation. It is one of the
+/// first candidates, and if it was tried, it is also run on the held-back programs, for comparison.
 pub const EXPANDABLE: &str = "expandable_segments:True";
 
 /// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after
 /// each round, from the calling thread.
 ///
 /// # Errors
-/// The baseline is no configuration, or an allocator refused a call of a program with the baseline.
+/// A text: the baseline is not a configuration, an allocator refused a call of a program with it,
+/// or the search was abandoned before it was measured.
 pub fn tune(
     parts: &Parts,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Figures of a candidate over several programs, and rules for a recommendation.
+//! The figures of a candidate over several programs, and the rules for a recommendation.
 
 use crate::judge::Cost;
 use cachalot_core::MIB;
@@ -13,15 +13,15 @@ pub enum Aim {
     Time,
 }
 
-/// The bounds of a recommendation. Both hold for every program.
+/// The limits of a recommendation. Both apply to every program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Budget {
-    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first
-    /// 10 ms of a program do not count. A program above the bound with the baseline may stay at the
-    /// baseline's time.
+    /// The greatest average driver time of a request in microseconds, with [`Aim::Memory`]. The
+    /// first 10 ms of a program do not count. A program that is above this limit with the baseline
+    /// may take as long as with the baseline.
     pub us_per_request: f64,
-    /// Most reserved memory as a multiple of the baseline's, with [`Aim::Time`].
+    /// The most reserved memory as a multiple of that of the baseline, with [`Aim::Time`].
     pub memory_factor: f64,
 }
 
@@ -31,31 +31,32 @@ impl Default for Budget {
     }
 }
 
-/// A segment of the caching policy for several large blocks, in bytes.
+/// The size of a segment of the caching policy for several large blocks, in bytes.
 const SEGMENT: u64 = 20 * MIB;
 
-/// A candidate over several programs, compared with the baseline.
+/// The figures of a candidate over several programs, compared with the baseline.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Summary {
-    /// Geometric mean of reserved memory over the baseline's, less 1: -0.5 is half of the memory.
+    /// The geometric mean of reserved memory over that of the baseline, minus 1: -0.5 is half of
+    /// the memory.
     pub memory_change: f64,
-    /// Geometric mean of driver time over the baseline's, less 1.
+    /// The geometric mean of driver time over that of the baseline, minus 1.
     pub time_change: f64,
     /// The worst change of the minimised quantity in a program. A program with fewer failures than
-    /// under the baseline does not count.
+    /// with the baseline does not count.
     pub worst_change: f64,
     /// The sum over the programs of the peaks of reserved memory, in bytes.
     pub reserved_bytes: u64,
-    /// Driver time of a request on average, in microseconds.
+    /// The average driver time of a request, in microseconds.
     pub us_per_request: f64,
-    /// Number of failed requests, for lack of memory.
+    /// The number of requests that failed because there was no memory.
     pub ooms: u64,
-    /// Costs of each program, in the order of the programs.
+    /// The costs of each program, in the order of the programs.
     pub programs: Vec<Cost>,
 }
 
-/// Why a candidate is or is not recommended.
+/// The reason why a candidate is recommended, or why it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Note {
@@ -67,15 +68,16 @@ pub enum Note {
     Behind,
     /// A program exceeds the budget.
     OverBudget,
-    /// A seen program becomes worse by more than allowed.
+    /// A seen program becomes worse by more than is allowed.
     Worse,
-    /// The programs held back gain nothing, or a program held back becomes worse by more than
-    /// is allowed or exceeds the budget.
+    /// The programs held back gain nothing, or one of them cannot be run, becomes worse by more
+    /// than is allowed, or exceeds the budget.
     Unconfirmed,
 }
 
 impl Aim {
-    /// Returns the minimised quantity. Driver time has an extra microsecond, so no time is zero.
+    /// Returns the minimised quantity. Driver time gets an extra microsecond, so that no time is
+    /// zero.
     fn of(self, cost: &Cost) -> f64 {
         match self {
             Self::Memory => cost.reserved_bytes.max(1) as f64,
@@ -94,7 +96,7 @@ fn mean_log(costs: &[Cost], base: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
     sum / costs.len().max(1) as f64
 }
 
-/// Sums up costs, in comparison with the baseline.
+/// Sums up costs and compares them with the baseline.
 pub(crate) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
     let compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     let worst = compared.map(|(cost, base)| aim.of(cost) / aim.of(base) - 1.0);
@@ -134,7 +136,7 @@ pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Bu
     })
 }
 
-/// Returns whether a candidate makes some program worse: by more than the part `most`, or with more
+/// Returns whether a candidate makes a program worse, by more than the part `most` or with more
 /// failed requests. A program with fewer failures may need more.
 pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bool {
     costs.iter().zip(base).any(|(cost, base)| {
@@ -143,9 +145,9 @@ pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bo
     })
 }
 
-/// Returns the costs of a seen program without a difference below a segment: up to 20 MiB more are
-/// the granularity of a policy, not a loss. Without the allowance, a small program would refuse
-/// every setting. Held-back programs have no allowance.
+/// Returns the costs of a seen program without a difference of less than a segment: less than 20
+/// MiB more is the granularity of a policy and not a loss. Without this, a small program would
+/// exclude every setting. Held-back programs have no such allowance.
 pub(crate) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
     let is_near = cost.reserved_bytes > base.reserved_bytes && cost.reserved_bytes - base.reserved_bytes < SEGMENT;
     Cost { reserved_bytes: if is_near { base.reserved_bytes } else { cost.reserved_bytes }, ..*cost }
@@ -155,7 +157,7 @@ pub(crate) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
 mod tests {
     use super::*;
 
-    /// A program whose start alone takes 10 ms in the driver.
+    /// Returns the cost of a program that takes 10 ms in the driver only for its start.
     fn cost(reserved_bytes: u64, driver_us: u64, ooms: u64) -> Cost {
         Cost { reserved_bytes, driver_ns: (10_000 + driver_us) * 1000, ooms, requests: 10 }
     }
@@ -176,7 +178,8 @@ mod tests {
         let base = [cost(1000, 10, 0), cost(1000, 900, 0)];
         let budget = Budget { us_per_request: 5.0, memory_factor: 1.1 };
         let over = |costs: [Cost; 2], aim| is_over_budget(&costs, &base, aim, budget);
-        // Ten requests in each: 5 µs for each are 50 µs. The second has 90 µs with the baseline.
+        // Ten requests in each: 5 µs for each are 50 µs. The second one has 90 µs with the
+        // baseline.
         assert!(!over([cost(1, 50, 0), cost(1, 900, 0)], Aim::Memory));
         assert!(over([cost(1, 51, 0), cost(1, 900, 0)], Aim::Memory));
         assert!(over([cost(1, 1, 0), cost(1, 901, 0)], Aim::Memory));

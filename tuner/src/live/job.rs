@@ -1,4 +1,4 @@
-//! Work of a tuner without the allocator: a search with a window, or the check of a trial.
+//! The work of a tuner without the allocator: a search with a window, or the check of a trial.
 
 use super::window::Seen;
 use super::{Limits, TAKEN_BACK};
@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Least saving of a switch in the whole window, as a part of reserved memory.
+/// The least saving in the whole window for which settings are switched, as a part of reserved
+/// memory.
 const LEAST_GAIN: f64 = 0.02;
 
-/// The part of the predicted gain to be confirmed by a trial.
+/// The part of the predicted gain that a trial must confirm.
 const CONFIRMED: f64 = 0.5;
 
 /// Work for any thread, without an allocator and without a lock.
@@ -36,18 +37,19 @@ pub struct Job {
 /// The task of a job.
 #[derive(Debug)]
 pub(super) enum What {
-    /// Search. The queue has settings taken back before, which the search must not find again.
+    /// A search. The queue has the settings that were taken back before, which the search must not
+    /// find again.
     Search(VecDeque<Config>),
-    /// Check whether the active settings keep their promise.
+    /// A check whether the active settings save what was predicted.
     Check(Trial),
 }
 
 /// Settings on trial.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
-    /// The settings before.
+    /// The settings before the trial.
     pub(super) old: Box<Config>,
-    /// Bytes reserved with the old settings, measured at the highest.
+    /// The most bytes that were reserved with the old settings.
     pub(super) before_bytes: u64,
     /// The predicted saving, as a part of reserved memory.
     pub(super) gain: f64,
@@ -57,13 +59,13 @@ pub(super) struct Trial {
 #[derive(Debug)]
 pub struct Finding {
     pub(super) serial: u64,
-    /// The settings during the recording of the window.
+    /// The settings while the window was recorded.
     pub(super) config: Config,
     pub(super) reserved_bytes: u64,
     pub(super) requests: usize,
-    /// Number of tried configurations.
+    /// The number of configurations that were tried.
     pub(super) candidates: u64,
-    /// Time of the job.
+    /// The time that the job took.
     pub(super) took: Duration,
     pub(super) answer: Answer,
 }
@@ -71,7 +73,7 @@ pub struct Finding {
 /// The answer of a job.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Better settings, and their saving as a part of reserved memory.
+    /// Better settings, with their saving as a part of reserved memory.
     Better(Box<Config>, f64),
     /// No settings are better.
     Nothing,
@@ -79,7 +81,7 @@ pub(super) enum Answer {
     Holds,
     /// The trial does not confirm the prediction.
     Fails(Trial),
-    /// The job was abandoned. A trial is to be measured again.
+    /// The job was abandoned. If it had a trial, it must be measured again.
     Unfinished(Option<Trial>),
 }
 
@@ -91,11 +93,12 @@ impl Finding {
 }
 
 impl Job {
-    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is
+    /// Does the work, on allocators of the type that `judge` uses. Ends early if `abandoned` is
     /// set.
     pub fn run(self, judge: Judge, abandoned: &Arc<AtomicBool>) -> Finding {
         let begin = Instant::now();
-        // What was found in time is checked with the whole window: two runs more.
+        // Settings that are found in time are checked with the whole window, which takes two more
+        // runs.
         let deadline = self.limits.time.map(|time| begin + time);
         let stop = || abandoned.load(Ordering::Relaxed);
         let Self { seen: Seen { program, requests, reserved_bytes }, config, limit, serial, .. } = self;
@@ -123,7 +126,7 @@ impl Job {
 }
 
 /// Searches with the earlier part of the window, checks with the later part, and then with the
-/// whole.
+/// whole window.
 fn search(
     whole: &Part,
     config: &Config,
@@ -161,9 +164,9 @@ fn gain(base: &Cost, new: &Cost) -> f64 {
     1.0 - new.reserved_bytes as f64 / base.reserved_bytes.max(1) as f64
 }
 
-/// Compares the memory reserved during a trial with memory under the old settings: reserved before
-/// the trial, or needed for the requests of the trial. A program with larger requests is no fault
-/// of the settings.
+/// Compares the memory that was reserved during a trial with that under the old settings: what was
+/// reserved before the trial, or what the requests of the trial would need, whichever is more. It
+/// is not the fault of the settings if the program makes larger requests.
 fn check(
     whole: &Part,
     trial: Trial,
@@ -177,7 +180,7 @@ fn check(
     if reserved_bytes as f64 <= most { Answer::Holds } else { Answer::Fails(trial) }
 }
 
-/// Adds settings to the list of settings taken back.
+/// Adds settings to the list of those that were taken back.
 pub(super) fn remember(taken_back: &mut VecDeque<Config>, config: Config) {
     if taken_back.len() == TAKEN_BACK {
         taken_back.pop_front();

@@ -1,5 +1,5 @@
-//! Self-adjusting settings: a living allocator's window of requests, a search, a switch at an idle
-//! moment, and a trial.
+//! Settings that adjust themselves: a window of requests of a living allocator, a search, a switch
+//! at an idle moment, and a trial.
 //!
 //! ```text
 //!              idle moment          any thread            idle moment
@@ -9,11 +9,12 @@
 //! ```
 //!
 //! A switch needs settings that save at least 2 % of reserved memory in the whole window. The later
-//! part of the window, unseen by the search, must confirm the saving. The trial is as long as the
-//! window. Settings with less than half of the predicted saving are taken back.
+//! part of the window, which the search does not see, must confirm that they save something. The
+//! trial is as long as the window. Settings that save less than half of what was predicted are
+//! taken back.
 //!
-//! The results depend only on the requests, the seed and the moments. Without a limit of time,
-//! equal programs are tuned equally.
+//! The results depend only on the requests, the seed and the moments of the calls. Without a time
+//! limit, the same program is tuned in the same way.
 
 mod job;
 #[cfg(test)]
@@ -28,24 +29,24 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use window::seen;
 
-/// Requests before the first search.
+/// The number of requests before the first search.
 const FIRST_REQUESTS: u64 = 256;
 
-/// Largest number of requests between two searches: the requests of a full window.
+/// The greatest number of requests between two searches: those of a full window.
 const MOST_REQUESTS: u64 = 1 << 16;
 
-/// Largest number of remembered settings taken back.
+/// The greatest number of settings taken back that are remembered.
 const TAKEN_BACK: usize = 16;
 
 /// The extent of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most candidates of a search.
+    /// The greatest number of candidates in a search.
     pub candidates: usize,
-    /// Time limit of a search. `None` for no limit, so that the result does not depend on the
+    /// The time limit of a search. `None` means no limit, so that the result does not depend on the
     /// machine.
     pub time: Option<Duration>,
-    /// Source of all random choices.
+    /// The source of all random choices.
     pub seed: u64,
 }
 
@@ -55,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// State of a device's tuner.
+/// The state of the tuner of a device.
 #[derive(Debug, Default)]
 enum Phase {
     /// Requests are recorded.
@@ -69,7 +70,7 @@ enum Phase {
     Checking,
 }
 
-/// A trial under measurement.
+/// A trial that is being measured.
 #[derive(Debug)]
 struct Measured {
     trial: Trial,
@@ -82,14 +83,14 @@ struct Measured {
 pub struct Tuner {
     limits: Limits,
     phase: Phase,
-    /// The program's changes of the configuration when the phase started.
+    /// The number of the program's changes of the configuration when the phase started.
     serial: u64,
-    /// A finding kept for a moment without a capture.
+    /// A finding that waits for a moment without a capture.
     waiting: Option<Finding>,
     taken_back: VecDeque<Config>,
-    /// Requests of the device at the latest window or change.
+    /// The number of requests of the device at the latest window or change.
     requests: u64,
-    /// Requests until the next window.
+    /// The number of requests until the next window.
     interval: u64,
 }
 
@@ -107,18 +108,19 @@ impl Tuner {
         }
     }
 
-    /// Continues without a finding for the job handed out.
+    /// Continues without a finding for the job that was handed out.
     pub fn give_up(&mut self) {
         self.phase = Phase::Recording;
     }
 
-    /// Changes the most time of the searches to come.
+    /// Changes the time limit of later searches.
     pub fn set_time(&mut self, time: Option<Duration>) {
         self.limits.time = time;
     }
 
-    /// Gives idle memory of an old form back, and returns a job if a search or a check is due. Call
-    /// the method at an idle moment: at the end of an iteration, or during upkeep.
+    /// Gives back idle memory that still has the form of earlier settings, and returns a job if a
+    /// search or a check is due. Call this at an idle moment: at the end of an iteration, or during
+    /// upkeep.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -154,7 +156,7 @@ impl Tuner {
         let is_current = window.serial == self.serial;
         self.serial = window.serial;
         let (since, what) = match std::mem::take(&mut self.phase) {
-            // The program has changed its settings during the trial: there is nothing to check.
+            // If the program has changed its settings during the trial, there is nothing to check.
             Phase::Measuring(measured) if is_current => (measured.since, What::Check(measured.trial)),
             _ => (0, What::Search(self.taken_back.clone())),
         };
@@ -178,8 +180,8 @@ impl Tuner {
         Ok(job)
     }
 
-    /// Activates the finding of a job. Call the method at an idle moment. During the capture of a
-    /// graph, the finding waits for the next [`prepare`](Self::prepare).
+    /// Activates the finding of a job. Call this at an idle moment. While a graph is being
+    /// captured, the finding waits for the next [`prepare`](Self::prepare).
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -200,8 +202,8 @@ impl Tuner {
         let Finding { serial, config, reserved_bytes, requests, candidates, took, answer } = finding;
         self.phase = Phase::Recording;
         self.restart(allocator, device)?;
-        // The next window is as long as this one, and after each search without success twice as
-        // long.
+        // The next window is as long as this one, and twice as long after each search without
+        // success.
         self.interval = (requests as u64).clamp(FIRST_REQUESTS, MOST_REQUESTS).max(self.interval);
         let is_search = matches!(answer, Answer::Better(..) | Answer::Nothing);
         tuning.update_report(|report| {
@@ -269,7 +271,7 @@ impl Tuner {
         self.restart(allocator, device)
     }
 
-    /// Counts requests from now on.
+    /// Starts to count requests from now on.
     fn restart<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,
@@ -292,7 +294,7 @@ impl Tuner {
     }
 }
 
-/// Returns the requests of a device so far.
+/// Returns the number of requests of a device so far.
 fn requests<D: DeviceMemory, R: Lock, S: Storage>(
     allocator: &Allocator<D, R, S>,
     device: DeviceIndex,

@@ -1,5 +1,5 @@
-//! Tests of the tuner on a simulated device: every step of a switch, a trial and a taking back, in
-//! turn.
+//! Tests of the tuner on a simulated device: every step of a switch, of a trial, and of taking
+//! settings back.
 
 use super::job::{Answer, Finding};
 use super::*;
@@ -21,7 +21,8 @@ fn at_once() -> SimulatedDevice {
     SimulatedDevice::new(1 << 40).with_work_done_at_once()
 }
 
-/// Makes steps with three live blocks of growing size. Each block needs its own segment by default.
+/// Makes steps with three live blocks of growing size. With the defaults, each block needs its own
+/// segment.
 fn iterate(allocator: &OnDevice) {
     for step in 0..120_u64 {
         let bytes = (20 + step % 12) * 2 * MIB;
@@ -30,7 +31,7 @@ fn iterate(allocator: &OnDevice) {
     }
 }
 
-/// Runs the due work of an idle moment. Returns the number of jobs.
+/// Does the work that is due at an idle moment. Returns the number of jobs.
 fn idle(tuner: &mut Tuner, allocator: &OnDevice) -> u32 {
     let mut jobs = 0;
     while let Some(job) = tuner.prepare(allocator, DEVICE).expect("a healthy device") {
@@ -54,7 +55,7 @@ fn tuner() -> Tuner {
     Tuner::new(Limits { candidates: 24, ..Limits::default() })
 }
 
-/// The actions of the settings in the trace.
+/// Returns the actions in the trace that concern settings.
 fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
     let mut found = Vec::new();
     let visit = allocator.trace(DEVICE).map(|trace| {
@@ -68,8 +69,8 @@ fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
     found
 }
 
-/// Returns a possible finding of a search: settings that hold more memory, with a promise to save
-/// half of the memory.
+/// Returns a possible finding of a search: settings that hold more memory, although the prediction
+/// is that they save half of it.
 fn bad(tuner: &mut Tuner, allocator: &OnDevice) -> Finding {
     let job = tuner.prepare(allocator, DEVICE).expect("a healthy device").expect("a search is due");
     let mut config = job.config.clone();
@@ -114,7 +115,7 @@ fn a_phase_with_waste_is_tuned_after_one_without() {
     assert_eq!(idle(&mut tuner, &allocator), 1);
     let tuning = report(&allocator);
     assert_eq!((tuning.without_gain, tuning.switches, in_force(&allocator).as_str()), (1, 0, ""), "{tuning:?}");
-    // A search that sees little of the new phase finds nothing, and a later one sees more.
+    // A search that sees little of the new phase finds nothing, but a later one sees more.
     let switched = (0..16).find(|_| {
         iterate(&allocator);
         idle(&mut tuner, &allocator);
@@ -218,7 +219,7 @@ fn a_trial_measures_what_requests_get_after_the_switch() {
     let held = device.used();
     idle(&mut tuner, &allocator);
     assert_eq!((device.used(), report(&allocator).retired_bytes), (held, held), "the stream is busy: nothing waits");
-    // The stream never finishes, so the old memory stays, and serves nothing.
+    // The stream never finishes, so the old memory is kept, but serves nothing.
     iterate(&allocator);
     idle(&mut tuner, &allocator);
     assert_eq!((report(&allocator).held, report(&allocator).taken_back), (1, 0));

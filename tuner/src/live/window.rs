@@ -1,4 +1,5 @@
-//! A window of an allocator's requests as a program, with the memory reserved during the window.
+//! Turns a window of an allocator's requests into a program, with the memory that was reserved
+//! during the window.
 
 use crate::program::{Operation, Program};
 use cachalot_core::{Action, BlockState, DevicePtr, StreamId, TraceEntry, Window};
@@ -7,12 +8,13 @@ use std::collections::HashMap;
 /// The program of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// The calls: requests for the blocks live at the window's beginning, by address, and then the
-    /// window's own calls. A freed block counts as live until the end of its wait for streams.
+    /// The calls: first requests for the blocks that are live at the start of the window, by
+    /// address, and then the calls in the window. A freed block counts as live until it no longer
+    /// waits for streams.
     pub(super) program: Program,
-    /// Requests of the window's own.
+    /// The number of requests in the window.
     pub(super) requests: usize,
-    /// Bytes held from the device during the window, at the highest.
+    /// The most bytes held from the device during the window.
     pub(super) reserved_bytes: u64,
 }
 
@@ -24,7 +26,7 @@ struct Early {
     stream: StreamId,
 }
 
-/// Numbers blocks, and reuses the numbers.
+/// The numbers of the live blocks, which are reused.
 #[derive(Default)]
 struct Slots {
     held: HashMap<DevicePtr, u32>,
@@ -49,7 +51,7 @@ impl Slots {
     }
 }
 
-/// Reads the events of a window later than `since`, in the device's ticks.
+/// Reads the events of a window that are later than `since`, which is in ticks of the device.
 pub(super) fn seen(window: &Window, since: u64) -> Seen {
     let first = window.events.partition_point(|event| event.time_us <= since);
     let events = &window.events[first..];
@@ -63,8 +65,8 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
     for event in events {
         match event.action {
             Action::Alloc => {
-                // Threads may have raced with the reading of the window: the block was freed
-                // before.
+                // Threads may have allocated and freed while the window was read, so the block may
+                // have been freed without an event here.
                 operations.extend(slots.give(event.addr).map(|slot| Operation::Free { slot }));
                 let slot = slots.take(event.addr);
                 operations.push(Operation::Malloc { bytes: event.size, stream: event.stream, slot });
@@ -81,9 +83,9 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
     Seen { program, requests, reserved_bytes: reserved_bytes(events, window) }
 }
 
-/// Returns the blocks live at the window's beginning, by address: blocks freed in the window
-/// without an earlier request in the window, and blocks in use at the end without a request in the
-/// window.
+/// Returns the blocks that are live at the start of the window, by address: those that are freed in
+/// the window without an earlier request in it, and those that are in use at its end without a
+/// request in it.
 fn early(events: &[TraceEntry], window: &Window) -> Vec<Early> {
     let mut known: HashMap<DevicePtr, bool> = HashMap::new();
     let mut early = Vec::new();
@@ -109,13 +111,13 @@ fn early(events: &[TraceEntry], window: &Window) -> Vec<Early> {
     early
 }
 
-/// Returns the most bytes held from the device at the window's requests.
+/// Returns the most bytes held from the device from the first request of the window on.
 fn reserved_bytes(events: &[TraceEntry], window: &Window) -> u64 {
     let mut reserved: u64 = window.segments.iter().map(|segment| segment.total_size - segment.parked).sum();
     let mut peak = reserved;
-    // Memory that went back before the first request belongs to the time before.
+    // Memory that went back before the first request does not count.
     let first = events.iter().position(|event| event.action == Action::Alloc).unwrap_or(0);
-    // From the end, where it is known.
+    // This goes backwards from the end, where the number is known.
     for event in events[first..].iter().rev() {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_sub(event.size),

@@ -1,29 +1,29 @@
-//! A program cut into an earlier and a later part, each its own program.
+//! Cuts a program into an earlier and a later part, each of which is a program.
 
 use super::{Operation, Program};
 use cachalot_core::StreamId;
 
-/// A part of a cut program has at least this many requests.
+/// The least number of requests in a part.
 const LEAST_REQUESTS: usize = 16;
 
-/// A block at the cut.
+/// A block that is live at the cut.
 #[derive(Clone, Copy)]
 struct Held {
-    /// Number of the request's operation.
+    /// The number of the operation that requested it.
     request: usize,
     bytes: u64,
     stream: StreamId,
-    /// Whether the request belongs to the capture of a graph.
+    /// Whether it was requested during the capture of a graph.
     is_captured: bool,
 }
 
 impl Program {
     /// Returns the earlier and the later part of the program. The later part starts with requests
-    /// for all blocks that the earlier part leaves, in the order of the requests. `None` if either
-    /// part would have fewer than 16 requests.
+    /// for all blocks that are live at the end of the earlier part, in the order of their requests.
+    /// Returns `None` if either part would have fewer than 16 requests.
     ///
     /// The cut is where the fewest bytes are live, between two and three fifths of the operations
-    /// and outside of captures: in a training run, between two iterations.
+    /// and outside captures. In a training run this is between two iterations.
     pub fn halves(&self) -> Option<(Self, Self)> {
         let at = self.place_to_cut()?;
         let earlier = Self { operations: self.operations[..at].to_vec(), slots: self.slots };
@@ -48,7 +48,8 @@ impl Program {
         places.min().map(|(_, at)| at)
     }
 
-    /// Returns the operations from number `at` on, after requests for the blocks held there.
+    /// Returns the operations from number `at` on, after requests for the blocks that are live
+    /// there.
     fn rest_from(&self, at: usize) -> Vec<Operation> {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];
@@ -90,7 +91,7 @@ impl Program {
     }
 }
 
-/// Numbers the slots in the order of their first requests, as a run expects.
+/// Numbers the slots in the order of their first requests, as a run expects them.
 fn renumber(operations: &mut [Operation], slots: u32) {
     let (mut numbers, mut next) = (vec![None; slots as usize], 0);
     for operation in operations {
@@ -116,7 +117,7 @@ mod tests {
 
     const STREAM: StreamId = StreamId::DEFAULT;
 
-    /// Weights, then `steps` steps of four blocks each.
+    /// Returns a program with weights, and then `steps` steps of four blocks each.
     fn training(steps: u64) -> Program {
         let malloc = |bytes, slot| Operation::Malloc { bytes, stream: STREAM, slot };
         let mut operations = vec![malloc(7 << 20, 0), malloc(3 << 20, 1)];
@@ -173,7 +174,7 @@ mod tests {
         program.operations.splice(6..6, [Operation::RecordStream { slot: 0, stream: StreamId(9) }]);
         program.slots = 7;
         let (_, later) = program.halves().expect("two parts");
-        // Slots are numbered anew: the captured block is the third.
+        // Slots are numbered anew, so the captured block is the third one.
         let again = Operation::Malloc { bytes: 512, stream: STREAM, slot: 2 };
         assert_eq!(later.operations[2..6], [capture[0], capture[1], again, capture[3]]);
         assert_eq!(later.operations[6], Operation::RecordStream { slot: 0, stream: StreamId(9) });

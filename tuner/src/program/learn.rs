@@ -1,14 +1,14 @@
-//! The planned policy over a record: observes a part of the first half, and serves the second half
-//! from a plan.
+//! Announces iterations for the planned policy, which observes a part of the first half of a record
+//! and serves the second half from a plan.
 
 use super::{Operation, Program};
 use crate::section::{Repetition, repetition};
 
 impl Program {
     /// Returns the program with announcements of iterations. If the requests repeat, each
-    /// repetition is an iteration. The first announced iteration is the last to end in the first
-    /// half: it is observed, and all later iterations are served. Otherwise the two halves are
-    /// announced.
+    /// repetition is an iteration. The first one that is announced is the last one that ends in the
+    /// first half. It is observed, and all later iterations are served from a plan. If the requests
+    /// do not repeat, the two halves are announced.
     #[must_use]
     pub fn announced(&self) -> Self {
         let mut boundaries = self.boundaries().into_iter().peekable();
@@ -38,8 +38,8 @@ impl Program {
         begins.map(|request| places.get(request).copied().unwrap_or(self.operations.len())).collect()
     }
 
-    /// Splits the operations after the second announcement, at which a plan takes effect. Without a
-    /// second announcement all operations are in the second part.
+    /// Splits the operations after the second announcement, at which a plan takes effect. If there
+    /// is no second announcement, all operations are in the second part.
     pub(super) fn at_plan(&self) -> (&[Operation], &[Operation]) {
         let mut announcements =
             self.operations.iter().enumerate().filter(|(_, operation)| **operation == Operation::Announce);

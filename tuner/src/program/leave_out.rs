@@ -1,15 +1,15 @@
-//! Programs without some calls, and the live bytes of a program.
+//! Leaves calls out of programs, and computes the live bytes of a program.
 
 use super::{Operation, Program};
 
-/// Calls of a recorded program to leave out.
+/// The calls of a recorded program to leave out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Calls that release cached memory.
     pub empty_cache: bool,
-    /// Uses on other streams. A freed block is then free at once.
+    /// Uses on other streams. Without them, a freed block is free at once.
     pub record_stream: bool,
-    /// Captures of graphs. Requests of a capture then come from the default pool.
+    /// Captures of graphs. Without them, requests of a capture come from the default pool.
     pub captures: bool,
 }
 
@@ -29,14 +29,14 @@ impl LeftOut {
 }
 
 impl Program {
-    /// Returns the program without the left-out calls.
+    /// Returns the program without the calls to leave out.
     #[must_use]
     pub fn without(mut self, left_out: LeftOut) -> Self {
         self.operations.retain(|&operation| !left_out.is(operation));
         self
     }
 
-    /// Returns the requested bytes of all live blocks after each call.
+    /// Iterates over the requested bytes of all live blocks after each call.
     pub fn live_bytes(&self) -> impl Iterator<Item = u64> {
         let mut held = vec![0; self.slots as usize];
         self.operations.iter().scan(0, move |live, &operation| {

@@ -1,4 +1,5 @@
-//! Recorded programs as explicit calls of an allocator. Calls implied by a record are spelled out.
+//! Recorded programs as explicit calls of an allocator. Calls that a record only implies are
+//! listed, too.
 
 mod halves;
 mod learn;
@@ -18,22 +19,22 @@ pub use time::{median, nanoseconds_per_call};
 
 use cachalot_core::StreamId;
 
-/// A call. A block has a number, which is reused after the free.
+/// A call of an allocator. A block has a number, which is reused after its free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Requests `bytes` for use on `stream`, and names the block `slot`.
+    /// Requests `bytes` bytes for use on `stream`, and names the block `slot`.
     Malloc {
-        /// Size in bytes.
+        /// The size in bytes.
         bytes: u64,
         /// The stream.
         stream: StreamId,
         /// The block's number.
         slot: u32,
     },
-    /// Requests `bytes` that the recorded program was refused. A successful request is freed at
-    /// once.
+    /// Requests `bytes` bytes that the recorded program did not get. If the request succeeds, the
+    /// block is freed at once.
     Refused {
-        /// Size in bytes.
+        /// The size in bytes.
         bytes: u64,
         /// The stream.
         stream: StreamId,
@@ -47,7 +48,7 @@ pub enum Operation {
     RecordStream {
         /// The block's number.
         slot: u32,
-        /// The using stream.
+        /// The stream that uses the block.
         stream: StreamId,
     },
     /// Completes the work on `stream`, and lets the allocator poll for completion.
@@ -57,9 +58,9 @@ pub enum Operation {
     },
     /// Releases cached memory.
     EmptyCache,
-    /// Announces the end of an iteration and the start of the next.
+    /// Announces the end of an iteration and the start of the next one.
     Announce,
-    /// A graph's capture starts.
+    /// The capture of a graph starts.
     BeginCapture,
     /// `stream` takes part in the capture.
     Capture {
@@ -84,6 +85,6 @@ impl Operation {
 pub struct Program {
     /// The calls in order.
     pub operations: Vec<Operation>,
-    /// Greatest number of live blocks.
+    /// The greatest number of live blocks.
     pub slots: u32,
 }

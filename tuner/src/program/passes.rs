@@ -4,24 +4,25 @@ use super::{Operation, Program, Run, Subject};
 use cachalot_core::{DevicePtr, Error, StreamId};
 use std::collections::BTreeSet;
 
-/// Memory and work left at the end of a program.
+/// The memory and the work that are left at the end of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Remainder {
     /// The live blocks, in the order of the requests.
     slots: Vec<u32>,
-    /// The streams for whose work freed blocks wait.
+    /// The streams with work for which freed blocks wait.
     streams: BTreeSet<StreamId>,
 }
 
-/// The estimated time of driver calls over the passes of a program, without waits for the device's
-/// work.
+/// The estimated time of driver calls over the passes of a program, without waits for work of the
+/// device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DriverTime {
-    /// Number of requests in a pass.
+    /// The number of requests in a pass that the recorded program was served.
     pub allocations: u64,
-    /// Nanoseconds of each pass. The frees of a pass's remaining blocks belong to the next pass.
+    /// The nanoseconds of each pass. The frees of the blocks that a pass leaves count for the next
+    /// pass.
     pub passes_ns: Vec<u64>,
-    /// Longest driver time of a request over all passes, in nanoseconds.
+    /// The longest driver time of a request over all passes, in nanoseconds.
     pub longest_stall_ns: u64,
 }
 
@@ -32,13 +33,13 @@ impl DriverTime {
         self.us_per_allocation(self.passes_ns.get(..1).unwrap_or_default())
     }
 
-    /// Returns the mean driver time of an allocation in all later passes, in microseconds. `None`
-    /// with a single pass.
+    /// Returns the mean driver time of an allocation in all later passes, in microseconds. Returns
+    /// `None` if there is only one pass.
     pub fn steady_us(&self) -> Option<f64> {
         self.passes_ns.get(1..).filter(|later| !later.is_empty()).map(|later| self.us_per_allocation(later))
     }
 
-    /// Adds up the times of several programs with equally many passes.
+    /// Adds up the times of several programs with the same number of passes.
     pub fn sum<'a>(programs: impl IntoIterator<Item = &'a Self>) -> Self {
         programs.into_iter().fold(Self::default(), |mut sum, program| {
             sum.allocations += program.allocations;
@@ -58,28 +59,28 @@ impl DriverTime {
 /// A position in the passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
-    /// Number of the pass, from 0.
+    /// The number of the pass, from 0.
     pub pass: u32,
-    /// Number of the operation in the pass, from 0.
+    /// The number of the operation in the pass, from 0.
     pub operation: usize,
 }
 
 /// The results of all passes of a program.
 #[derive(Debug)]
 pub struct Passes {
-    /// Peak of the requested bytes of all live blocks, counted from the moment a plan takes effect
-    /// if announced.
+    /// The peak of the requested bytes of all live blocks. If iterations are announced, it counts
+    /// from the moment when a plan takes effect.
     pub peak_live_bytes: u64,
     /// The driver time.
     pub driver: DriverTime,
 }
 
-/// The operation of a pass refused by an allocator for another reason than lack of memory, with the
-/// reason.
+/// The number of an operation that an allocator refused, and not because there was no memory, with
+/// the reason.
 pub type Refusal = (usize, Error);
 
 impl Program {
-    /// Returns memory and work left at the end of the program.
+    /// Returns the memory and the work that are left at the end of the program.
     fn remainder(&self) -> Remainder {
         let mut requests = vec![None; self.slots as usize];
         let mut streams = BTreeSet::new();
@@ -105,10 +106,10 @@ impl Program {
 
 impl<A: Subject> Run<A> {
     /// Runs a program `passes` times. Calls `watch` after each call. Between two passes all blocks
-    /// of the program are freed, and the cache stays.
+    /// of the program are freed, but the cache is kept.
     ///
     /// # Errors
-    /// The first refusal for another reason than lack of memory, with the number of the operation.
+    /// The first [`Refusal`].
     pub fn perform_passes(
         &mut self,
         program: &Program,
@@ -149,11 +150,11 @@ impl<A: Subject> Run<A> {
         Ok(Passes { peak_live_bytes, driver })
     }
 
-    /// Frees all blocks left by a program in the order of the requests, so that the program can run
-    /// again. Completes pending frees and destroys graphs. The cache stays.
+    /// Frees all blocks that a program has left, in the order of their requests, so that the
+    /// program can run again. Completes pending frees and destroys graphs. The cache is kept.
     ///
     /// # Errors
-    /// The allocator's errors.
+    /// Those of the allocator.
     pub fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;
@@ -163,7 +164,8 @@ impl<A: Subject> Run<A> {
         streams.into_iter().try_for_each(|stream| self.perform(Operation::Complete { stream }))?;
         self.perform(Operation::DestroyGraphs)?;
         if self.upkeep_us > 0 {
-            // What is free at the first call is done with at the second.
+            // The device has finished with memory that is free at the first call when the second
+            // one comes.
             self.allocator.maintain(self.upkeep_us)?;
             self.allocator.maintain(self.upkeep_us)?;
         }
@@ -188,8 +190,8 @@ mod tests {
         Run::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"))
     }
 
-    /// Two blocks in a slot one after another, a third block that stays, and a fourth still in use
-    /// on another stream.
+    /// Returns a program with two blocks in a slot, one after the other, a third block that is not
+    /// freed, and a fourth one that another stream still uses.
     fn program() -> Program {
         let side = StreamId(7);
         let operations = vec![

@@ -1,4 +1,4 @@
-//! The run of a program: an allocator with the program's blocks.
+//! The run of a program: an allocator with the blocks of the program.
 
 use super::Operation;
 use super::subject::Subject;
@@ -10,17 +10,18 @@ use cachalot_core::{DevicePtr, Error, StreamId};
 pub struct Run<A> {
     /// The allocator.
     pub allocator: A,
-    /// The block of every slot, or null for an empty slot.
+    /// The block of every slot, or null if a slot is empty.
     pub blocks: Vec<DevicePtr>,
-    /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
+    /// The time of each of the two calls of upkeep between two passes, in microseconds; 0 for no
+    /// call.
     pub upkeep_us: u64,
     /// The streams of the present capture.
     capturing: Vec<StreamId>,
-    /// Number of requests that ran out of memory.
+    /// The number of requests that ran out of memory.
     pub ooms: u64,
-    /// Size of the largest failed request in bytes.
+    /// The size of the largest failed request in bytes.
     pub largest_failed: u64,
-    /// Number of failed requests that succeeded in the recorded program.
+    /// The number of failed requests that the recorded program was served.
     pub new_ooms: u64,
 }
 
@@ -43,10 +44,10 @@ impl<A: Subject> Run<A> {
         self.allocator.device()
     }
 
-    /// Makes a call. Running out of memory is an outcome, not an error.
+    /// Makes a call. It is an outcome, and not an error, if a request runs out of memory.
     ///
     /// # Errors
-    /// The allocator's other errors.
+    /// The other errors of the allocator.
     pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
@@ -79,7 +80,7 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// Requests a block. Returns null without enough memory.
+    /// Requests a block. Returns null if there is too little memory.
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         match self.allocator.malloc(bytes, stream) {
             Err(Error::OutOfMemory(_)) => {

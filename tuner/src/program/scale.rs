@@ -1,9 +1,9 @@
-//! Programs with other sizes.
+//! Changes the sizes of a program.
 
 use super::{Operation, Program};
 
 impl Program {
-    /// Returns the program with every size multiplied by `factor`, rounded down, and at least one
+    /// Returns the program with every size multiplied by `factor` and rounded down, to at least one
     /// byte.
     #[must_use]
     pub fn scaled(mut self, factor: f64) -> Self {

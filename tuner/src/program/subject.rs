@@ -1,4 +1,4 @@
-//! Allocators under test, each with one simulated device.
+//! The allocators under test, each with one simulated device.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::suballoc::SubAllocators;
@@ -11,24 +11,25 @@ use std::time::{Duration, Instant};
 /// The device of a program.
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
-/// gives the first pool of graphs the same name.
+/// The pool that all captured graphs of a program share. A record does not name it. `PyTorch` gives
+/// the first pool of graphs the same name.
 const GRAPHS: PoolId = PoolId(0, 1);
 
-/// Settings of an allocator.
+/// The settings of an allocator.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The configuration.
     pub config: Config,
-    /// Most bytes that may be reserved from the device, besides any limit in the configuration.
+    /// The most bytes that may be held from the device. If it is given, it replaces a limit in the
+    /// configuration.
     pub limit: Option<u64>,
 }
 
-/// A device that can be a simulated one, so that an allocator of its type can be tested.
+/// A type of device that can be a simulated one, so that an allocator with this type can be tested.
 pub trait Simulates: DeviceMemory + Sized {
-    /// Returns the device that is `device`.
+    /// Wraps a simulated device.
     fn of_simulated(device: SimulatedDevice) -> Self;
-    /// Returns the simulated device. `None` if it is another one.
+    /// Returns the simulated device, or `None` if this is another one.
     fn simulated(&self) -> Option<&SimulatedDevice>;
 }
 
@@ -49,9 +50,9 @@ pub trait Subject: Sized {
     fn create(device: SimulatedDevice, settings: &Settings) -> Result<Self, Error>;
     /// Returns the device.
     fn device(&self) -> &SimulatedDevice;
-    /// Requests a block of at least `bytes` for use on `stream`.
+    /// Requests a block of at least `bytes` bytes for use on `stream`.
     fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
-    /// Frees a block. Null, the block of a failed request, is valid.
+    /// Frees a block. Null, which is the block of a failed request, is valid.
     fn free(&self, block: DevicePtr) -> Result<(), Error>;
     /// Announces the use of a block on `stream`. Null is valid.
     fn record_stream(&self, block: DevicePtr, stream: StreamId) -> Result<(), Error>;
@@ -59,27 +60,27 @@ pub trait Subject: Sized {
     fn process_events(&self) -> Result<(), Error>;
     /// Releases cached memory.
     fn empty_cache(&self) -> Result<(), Error>;
-    /// Does what requests have put off, for about `max_us` microseconds of driver time.
+    /// Does the work that requests have put off, for about `max_us` microseconds of driver time.
     fn maintain(&self, max_us: u64) -> Result<(), Error>;
-    /// Announces the end of an iteration and the start of the next. Plans any observed iteration,
-    /// and lets the plan take effect at once.
+    /// Announces the end of an iteration and the start of the next one. If an iteration was
+    /// observed, plans it, and lets the plan take effect at once.
     fn announce(&self) -> Result<(), Error>;
-    /// Returns the report of the planned policy, or `None` with any other policy.
+    /// Returns the report of the planned policy, or `None` under any other policy.
     fn planned(&self) -> Option<PlannedReport>;
-    /// Routes every following request into the pool of the graphs.
+    /// Routes every later request into the pool of the graphs.
     fn begin_capture(&self) -> Result<(), Error>;
     /// Ends the routing into the pool of the graphs.
     fn end_capture(&self) -> Result<(), Error>;
     /// Releases the pool of the graphs.
     fn destroy_graphs(&self) -> Result<(), Error>;
-    /// Returns every segment with all blocks.
+    /// Returns every segment with all its blocks.
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
 
 impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growable<A>> {
     fn create(device: SimulatedDevice, settings: &Settings) -> Result<Self, Error> {
         let allocator = Self::new([D::of_simulated(device)], &settings.config)?;
-        // Without a limit in the settings, a fraction in the configuration stays active.
+        // Without a limit in the settings, a fraction in the configuration remains active.
         if settings.limit.is_some() {
             allocator.settings(DEVICE)?.set_limit(settings.limit);
         }
@@ -131,8 +132,8 @@ impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growab
     }
 
     fn end_capture(&self) -> Result<(), Error> {
-        // A record may have the graphs destroyed within the noted part: without users of their
-        // pool, the capture has ended.
+        // In a record, the graphs may be destroyed during a capture. If their pool has no users,
+        // the capture has ended.
         let pools = self.pools(DEVICE)?;
         if pools.users(GRAPHS).is_ok_and(|users| users > 0) {
             pools.end_route(GRAPHS, RoutePurpose::Capture).map(drop)
@@ -154,8 +155,8 @@ impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growab
     }
 }
 
-/// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
-/// once. The first plan resets the peaks of the statistics.
+/// Announces an iteration. If one was observed, plans it, and lets the plan take effect at once.
+/// The first plan resets the peaks of the statistics.
 fn announce<D: Simulates, R: Lock, A: SubAllocators>(allocator: &Allocator<D, R, Growable<A>>) -> Result<(), Error> {
     let planning = allocator.plans(DEVICE)?;
     planning.end_iteration()?;

@@ -4,10 +4,11 @@ use super::{Program, Run, Subject};
 use cachalot_core::Error;
 use std::time::Instant;
 
-/// Repeats a program `repeat` times, after an earlier run. Returns the median time of a call in
-/// nanoseconds. With an announced plan only calls after the plan's start count.
+/// Repeats a program `repeat` times, after an earlier run, and returns the median time of a call in
+/// nanoseconds. If a plan is announced, only calls after its start count.
 ///
-/// Between two runs all blocks are freed, and the cache stays, as in a program with repeated steps.
+/// Between two runs all blocks are freed, but the cache is kept, as in a program that repeats its
+/// steps.
 ///
 /// # Errors
 /// Those of the allocator.
