@@ -38,12 +38,13 @@ impl<P: Platform> Arena<P> {
     pub(super) fn report_of(&self, memory: MemoryInfo, slot: Option<u32>) -> OutOfMemory {
         let pages = self.paging.bytes();
         let of_ranges = |stat| self.paging.range_counters().current(stat) as u64;
+        let of_plans = self.plans.lane_counters().map(|(_, counters)| counters.current(Stat::AllocatedBytes) as u64);
         let mut report = OutOfMemory {
             device: DeviceIndex(self.number()),
             memory,
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
-            allocated: of_ranges(Stat::AllocatedBytes),
+            allocated: of_ranges(Stat::AllocatedBytes) + of_plans.sum::<u64>(),
             reserved: of_ranges(Stat::ReservedBytes),
             spare: pages.unused(),
             beside_guarded: pages.beside_guarded(),

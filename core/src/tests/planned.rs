@@ -572,6 +572,18 @@ fn an_address_inside_a_block_of_a_plan_is_recorded_on_no_stream() {
 }
 
 #[test]
+fn what_remains_includes_the_blocks_of_plans() {
+    let allocator = serving("policy:planned");
+    let remaining = || allocator.parking(DEVICE).unwrap().remaining().unwrap();
+    let before = remaining();
+    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    let held = remaining();
+    assert_eq!((held.blocks - before.blocks, before.cached - held.cached), (3 * MIB, 3 * MIB));
+    allocator.free(block).unwrap();
+    assert_eq!(remaining(), before);
+}
+
+#[test]
 fn a_wrong_size_of_a_block_of_a_plan_frees_nothing() {
     let allocator = serving("policy:planned");
     let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
