@@ -9,8 +9,8 @@ use std::time::Instant;
 /// Numbers of divisions that are swept.
 const DIVISIONS: [u64; 5] = [1, 2, 8, 64, 1024];
 
-/// Checks each function for the sizes below `bound`, and prints a row of CSV for each. Returns how many
-/// values are wrong.
+/// Checks each function for the sizes below `bound`, and prints a row of CSV for each. Returns how
+/// many values are wrong.
 pub(crate) fn run(bound: u64) -> usize {
     println!("function,sizes,seconds,wrong");
     let mut wrong = 0;
