@@ -13,8 +13,8 @@ import platform
 import subprocess
 import sys
 
-CONFIGS = ["expandable_segments:True", "parity:False"]
-ORDER = ["caching", "caching parity:False", "caching expandable_segments:True", "stitched", "bfc", "buddy", "size_class",
+CONFIGS = ["expandable_segments:True", "decisions:improved"]
+ORDER = ["caching", "caching decisions:improved", "caching expandable_segments:True", "stitched", "bfc", "buddy", "size_class",
          "slab", "planned", "direct"]
 
 
