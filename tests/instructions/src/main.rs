@@ -283,3 +283,22 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_tables_have_every_count() {
+        let table = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/instructions")).unwrap();
+        let of_policies = POLICIES.iter().flat_map(|row| COLUMNS.map(|(column, _)| (*row, column)));
+        let of_cycles = cycles::CONFIGS.iter().flat_map(|row| [(*row, INSTRUCTIONS), (*row, CALLS)]);
+        let of_cold = COLD.iter().map(|(row, _)| (*row, RELEASED));
+        let of_interfaces =
+            interfaces::ROWS.iter().flat_map(|row| [RUST, C, DIFFERENCE].map(|column| (row.name, column)));
+        for (row, column) in of_policies.chain(of_cycles).chain(of_cold).chain(of_interfaces) {
+            assert!(table.counts.contains_key(&(row.to_owned(), column.to_owned())), "{row}: {column}");
+        }
+        assert!(table.compiler.starts_with("rustc 1."), "{}", table.compiler);
+    }
+}
