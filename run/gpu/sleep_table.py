@@ -2,6 +2,10 @@
 
     python3 run/gpu/sleep_table.py --out tests/results/sleep --machine "GPU; host" --date DATE --commit COMMIT \\
         --link TO_GPU --costs COSTS.csv SLEEP.csv [SHIFTS.csv...]
+
+left.csv, in MiB, has a column more than the run on the page. *moved*: the memory that a park moves. *own*: what the process takes
+beside it before the first park: the context, modules, graphs. *maps*: memory that the program maps by itself and that stays.
+*parked*: what the process takes while it is parked, by nvidia-smi.
 """
 
 from __future__ import annotations
