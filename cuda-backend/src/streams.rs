@@ -145,6 +145,9 @@ pub struct Streams {
     /// if its slots in all earlier levels are taken. So a free slot among the slots of a handle ⟹
     /// no later level contains the handle.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    /// Whether a slot has an unreported stream. A host that reports all its streams has none, and
+    /// then no slot is looked up.
+    has_unreported: AtomicBool,
     /// The handles that calls are using.
     in_use: InUse,
     /// The retired streams with work that may be incomplete. The lock also guards all writes to
@@ -167,6 +170,7 @@ impl Streams {
     pub const fn new() -> Self {
         Self {
             levels: [const { OnceLock::new() }; LEVELS],
+            has_unreported: AtomicBool::new(false),
             in_use: InUse::new(),
             retired: Mutex::new(Retired::new()),
             kept_bytes: KeptBytes::new(),
@@ -242,14 +246,18 @@ impl Streams {
             return true;
         }
         let _retired = self.lock();
-        let slot = self.slot_or_insert(handle);
-        slot.map(|slot| slot.unreported.store(true, Ordering::Release)).is_some()
+        let Some(slot) = self.slot_or_insert(handle) else { return false };
+        // First, so that whoever sees the note of the slot looks for it.
+        self.has_unreported.store(true, Ordering::Relaxed);
+        slot.unreported.store(true, Ordering::Release);
+        true
     }
 
     /// Returns whether the stream of a number may end without a report, although the host reports
     /// its own ones.
     pub(crate) fn is_unreported(&self, stream: StreamId) -> bool {
-        self.slot(stream.0 & HANDLE_MASK).is_some_and(|slot| slot.unreported.load(Ordering::Acquire))
+        self.has_unreported.load(Ordering::Relaxed)
+            && self.slot(stream.0 & HANDLE_MASK).is_some_and(|slot| slot.unreported.load(Ordering::Acquire))
     }
 
     /// Returns whether a handle can belong to a created stream.
