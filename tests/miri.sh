@@ -34,8 +34,8 @@ for part in "$@"; do
     memory) miri -p cachalot-cuda --lib -- driver:: tests::memory ;;
     driver) miri -p cachalot-cuda --lib ;;
     interface)
-      miri -p cachalot --lib
-      miri -p cachalot --test all -- interface::
+      miri -p cachalot --features c --lib
+      miri -p cachalot --features c --test all -- interface::
       ;;
     core) miri -p cachalot-core -p cachalot-planner --lib ;;
     *)

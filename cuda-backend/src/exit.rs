@@ -54,6 +54,10 @@ impl Drop for BackgroundWork {
 
 /// Lets the work of all threads end before a driver ends that was started before this call.
 pub(crate) fn stop_work_at_exit() {
+    if cfg!(miri) {
+        // Miri has no handlers of the exit, and its tests end their threads.
+        return;
+    }
     // SAFETY: the handler takes nothing, calls no driver, and does not unwind. If the library is
     // unloaded, it runs then.
     unsafe { libc::atexit(stop_work) };
