@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 
 pub(super) type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
-
 pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
 pub(super) const STREAM: StreamId = StreamId(0);
 pub(super) const OTHER: StreamId = StreamId(7);
@@ -575,8 +574,7 @@ fn an_address_inside_a_block_of_a_plan_is_recorded_on_no_stream() {
 fn what_remains_includes_the_blocks_of_plans() {
     let allocator = serving("policy:planned");
     let remaining = || allocator.parking(DEVICE).unwrap().remaining().unwrap();
-    let before = remaining();
-    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    let (before, block) = (remaining(), allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap());
     let held = remaining();
     assert_eq!((held.blocks - before.blocks, before.cached - held.cached), (3 * MIB, 3 * MIB));
     allocator.free(block).unwrap();
