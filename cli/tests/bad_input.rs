@@ -235,7 +235,7 @@ fn a_wrong_command_line() {
         (
             "--limit",
             "9Gb",
-            "`9Gb` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: accepted",
+            "`9Gb` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: expected",
         ),
         ("--repeat", "0", "0 is not in 1.."),
     ] {

@@ -29,8 +29,8 @@ fn refuse(command: &str, file: &Path, complaint: &str) {
 #[test]
 fn compressed_files_that_expand_beyond_their_bound_are_refused() {
     let folder = folder("gzip_bombs");
-    let complaint = "the compressed data expands to more than 67108864 bytes: accepted are 128 for each compressed byte, \
-                     or 67108864 if that is more; decompress the file if it is to be read all the same";
+    let complaint = "the compressed data expands to more than 67108864 bytes: the most is 128 for each compressed byte, \
+                     or 67108864 if that is more; decompress the file to read it anyway";
     for (name, start, byte, command) in [
         ("record", "action,addr,size,stream\n", b'a', "replay"),
         ("snapshot", "{", b' ', "inspect"),
@@ -60,7 +60,7 @@ fn a_pickle_whose_values_refer_to_each_other_is_refused() {
         refuse(
             command,
             &file,
-            "not a memory snapshot: shared values expand to more than 65536: accepted are 8 values for each byte of the \
+            "not a memory snapshot: shared values expand to more than 65536: the most is 8 values for each byte of the \
              pickle, or 65536 if that is more",
         );
     }

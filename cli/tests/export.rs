@@ -457,9 +457,9 @@ fn what_cannot_be_exported_is_refused_and_nothing_is_written() {
     };
     refused("csv", &["--at=reserved"], &file, "--at is not an option of this format");
     refused("pprof", &["--blocks=3"], &file, "--blocks is not an option of this format");
-    refused("csv", &["--device=4"], &file, "device 4 has no events: accepted is 0");
+    refused("csv", &["--device=4"], &file, "device 4 has no events: expected 0");
     refused("pprof", &[], Path::new("missing.pickle"), "missing.pickle: cannot be read");
-    refused("sqlite", &[], &trace("mlp_seed.csv.gz"), "accepted is a memory snapshot");
+    refused("sqlite", &[], &trace("mlp_seed.csv.gz"), "expected a memory snapshot");
     let option = format!("--profile={}", file.display());
     refused("perfetto", &[&option], &file, "not a trace of torch.profiler");
     let nowhere = export(&file, "sqlite", &[], &place.join("none/out.db"));

@@ -247,7 +247,7 @@ fn what_is_no_snapshot_and_what_cannot_be_written_is_said_in_one_line() {
     let folder = folder("no_snapshot");
     let finished = cachalot([Path::new("inspect"), &trace("mlp_seed.csv.gz")]);
     assert_eq!((finished.status, finished.errors.lines().count()), (2, 1), "{}", finished.errors);
-    let what = "mlp_seed.csv.gz: this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: accepted is";
+    let what = "mlp_seed.csv.gz: this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: expected";
     assert!(finished.errors.contains(what), "{}", finished.errors);
     let prose = cachalot([Path::new("inspect"), &write(&folder, "readme.md", "# A title")]);
     assert!(prose.errors.contains("readme.md: not a memory snapshot: neither a pickle, as"), "{}", prose.errors);

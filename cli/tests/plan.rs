@@ -131,7 +131,7 @@ fn every_algorithm_by_its_name() {
     let mut names = Vec::new();
     let refused = plan(["--algorithm", "none"], &file);
     assert_eq!(refused.status, 2);
-    let accepted = refused.errors.split_once("accepted are ").expect("the names").1;
+    let accepted = refused.errors.split_once("expected one of ").expect("the names").1;
     for name in accepted.lines().next().expect("a line").split(", ") {
         let line = line(["--algorithm", name], &file);
         assert_eq!(line["peak_bytes"], json!(12), "{name}");

@@ -28,28 +28,23 @@ const FULL: &str = "id,lower,upper,size,alignment,offset";
 #[test]
 fn what_is_no_number() {
     let words = "a whole number of at most 64 bits";
-    refuse_line("plan_lower", PLAIN, "b,x,9,1", &format!("column 2: lower `x`: accepted is {words}"));
-    refuse_line("plan_sign", PLAIN, "b,-1,9,1", &format!("column 2: lower `-1`: accepted is {words}"));
-    refuse_line("plan_empty", PLAIN, "b,,9,1", &format!("column 2: lower ``: accepted is {words}"));
+    refuse_line("plan_lower", PLAIN, "b,x,9,1", &format!("column 2: lower `x`: expected {words}"));
+    refuse_line("plan_sign", PLAIN, "b,-1,9,1", &format!("column 2: lower `-1`: expected {words}"));
+    refuse_line("plan_empty", PLAIN, "b,,9,1", &format!("column 2: lower ``: expected {words}"));
     let wide = "99999999999999999999";
-    refuse_line(
-        "plan_wide",
-        PLAIN,
-        &format!("b,0,{wide},1"),
-        &format!("column 3: upper `{wide}`: accepted is {words}"),
-    );
+    refuse_line("plan_wide", PLAIN, &format!("b,0,{wide},1"), &format!("column 3: upper `{wide}`: expected {words}"));
 }
 
 #[test]
 fn lives_and_sizes() {
-    refuse_line("plan_life", PLAIN, "b,9,9,1", "column 3: upper `9`: accepted is a number above lower, 9");
+    refuse_line("plan_life", PLAIN, "b,9,9,1", "column 3: upper `9`: expected a number above lower, 9");
     for size in ["1152921504606846976", "1.5", "1KiB", ""] {
         let accepted = "a whole number of bytes from 0 to 1152921504606846975";
         refuse_line(
             "plan_size",
             PLAIN,
             &format!("b,0,9,{size}"),
-            &format!("column 4: size `{size}`: accepted is {accepted}"),
+            &format!("column 4: size `{size}`: expected {accepted}"),
         );
     }
 }
@@ -57,12 +52,11 @@ fn lives_and_sizes() {
 #[test]
 fn alignments_and_offsets() {
     for alignment in ["0", "3", "-8"] {
-        let complaint =
-            format!("column 5: alignment `{alignment}`: accepted is a power of two below 1152921504606846976");
+        let complaint = format!("column 5: alignment `{alignment}`: expected a power of two below 1152921504606846976");
         refuse_line("plan_power", FULL, &format!("b,0,9,1,{alignment},"), &complaint);
     }
     let accepted = "nothing, or a multiple of the alignment 64 below 1152921504606846976";
-    refuse_line("plan_multiple", FULL, "b,0,9,1,64,32", &format!("column 6: offset `32`: accepted is {accepted}"));
+    refuse_line("plan_multiple", FULL, "b,0,9,1,64,32", &format!("column 6: offset `32`: expected {accepted}"));
     let clash = "bytes 96..97 overlap 0..100 of line 2, and both live at 5";
     refuse_line("plan_clash", FULL, "b,5,9,1,32,96", clash);
 }
@@ -75,7 +69,7 @@ fn gaps() {
             test,
             &header,
             &format!("b,2,9,8,1,,{gaps}"),
-            &format!("column 7: gaps `{gaps}`: accepted is {accepted}"),
+            &format!("column 7: gaps `{gaps}`: expected {accepted}"),
         );
     };
     let form = "nothing, or gaps FROM-TO or FROM-TO@LOW:HIGH with spaces between";
@@ -86,7 +80,7 @@ fn gaps() {
     refuse_gaps("plan_gap_window", "3-5@0:9", "windows of at most the size, 8");
     refuse_gaps("plan_gap_all", "2-9", "a time of its life with all bytes");
     let last = "b,5,4,1";
-    refuse_line("plan_end", "id,start,end,size", last, "column 3: end `4`: accepted is a number from lower on, 5");
+    refuse_line("plan_end", "id,start,end,size", last, "column 3: end `4`: expected a number from lower on, 5");
 }
 
 #[test]
@@ -98,7 +92,7 @@ fn ids() {
 
 #[test]
 fn columns() {
-    let accepted = "accepted are id, lower, upper, size and, if wanted, alignment, offset and gaps";
+    let accepted = "expected id, lower, upper, size and, if wanted, alignment, offset and gaps";
     let header = |test: &str, header: &str, complaint: &str| {
         let file = write(&folder(test), "table.csv", format!("{header}\na,0,9,1,1,0\n"));
         refuse(&file, &format!(":1: {complaint}"));
@@ -111,11 +105,7 @@ fn columns() {
     let file = write(&folder("plan_other"), "notes.txt", "hello\n");
     let finished = cachalot([Path::new("plan"), &file]);
     assert_eq!(finished.status, 2);
-    assert!(
-        finished.errors.contains(":1: nothing that can be planned: accepted are a table with"),
-        "{}",
-        finished.errors
-    );
+    assert!(finished.errors.contains(":1: nothing that can be planned: expected a table with"), "{}", finished.errors);
 }
 
 const PROGRAM: &str = r#"{
@@ -143,12 +133,12 @@ fn names_in_programs() {
     refuse_program(
         "plan_no_value",
         (r#"["x"]"#, r#"["é", "z"]"#),
-        ":9: column 32: no value is named `é`: accepted are those of `values`",
+        ":9: column 32: no value is named `é`: expected one of `values`",
     );
     refuse_program(
         "plan_no_device",
         (r#""size": 1000"#, r#""size": 1000, "device": "tpu""#),
-        ":4: column 43: there is no device `tpu`: accepted are gpu",
+        ":4: column 43: there is no device `tpu`: expected one of gpu",
     );
     refuse_program(
         "plan_same_value",
@@ -189,7 +179,7 @@ fn what_programs_do() {
 
 #[test]
 fn fields_of_programs() {
-    refuse_program("plan_program_power", ("256", "100"), ":2: column 44: alignment 100: accepted is a power of two");
+    refuse_program("plan_program_power", ("256", "100"), ":2: column 44: alignment 100: expected a power of two");
     refuse_program("plan_program_size", ("1000", "-1"), ":4: column 27: invalid value: integer `-1`, expected u64");
     let file = write(&folder("plan_program_field"), "program.json", PROGRAM.replace("\"life\"", "\"live\""));
     let finished = cachalot([Path::new("plan"), &file]);
@@ -248,12 +238,12 @@ fn options() {
     let file = write(&folder("plan_options"), "table.csv", "id,lower,upper,size\na,0,9,1\n");
     let file = file.to_str().expect("UTF-8");
     for (option, value, accepted) in [
-        ("--deadline", "0", "accepted is a number of seconds above 0"),
-        ("--deadline", "soon", "accepted is a number of seconds above 0"),
-        ("--alignment", "3", "accepted is a power of two"),
-        ("--section", "9..3", "accepted is FROM..TO with FROM below TO"),
+        ("--deadline", "0", "expected a number of seconds above 0"),
+        ("--deadline", "soon", "expected a number of seconds above 0"),
+        ("--alignment", "3", "expected a power of two"),
+        ("--section", "9..3", "expected FROM..TO with FROM below TO"),
         ("--capacity", "much", "not a number of bytes"),
-        ("--algorithm", "magic", "accepted are portfolio, exact, pushdown"),
+        ("--algorithm", "magic", "expected one of portfolio, exact, pushdown"),
     ] {
         let finished = cachalot(["plan", option, value, file]);
         assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{option} {value}");
@@ -268,6 +258,6 @@ fn sections_of_records() {
     let record = "action,addr,size,stream\nA,200000,2097152,0\na,200000,512,0\n";
     let file = write(&folder("plan_section"), "record.csv", record);
     let finished = cachalot(["plan", "--section", "5..9", file.to_str().expect("UTF-8")]);
-    let complaint = ": the section holds no allocations: accepted are FROM..TO within 0..1";
+    let complaint = ": the section holds no allocations: expected FROM..TO within 0..1";
     assert_eq!((finished.status, finished.errors), (2, format!("{}{complaint}\n", file.display())));
 }

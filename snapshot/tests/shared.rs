@@ -57,7 +57,7 @@ fn a_snapshot_that_expands_without_end_is_refused_by_its_bound() {
     let error = read(&bytes).expect_err("100 million blocks");
     let most = bytes.len() as u64 * 8;
     assert!(matches!(error, ReadError::Pickle(Error::Expands(bound)) if bound == most), "{error}");
-    let accepted = "accepted are 8 values for each byte of the pickle, or 65536 if that is more";
+    let accepted = "the most is 8 values for each byte of the pickle, or 65536 if that is more";
     assert_eq!(error.to_string(), format!("shared values expand to more than {most}: {accepted}"));
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || {
         let accepted = "a whole number with KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), kB, MB, GB, TB (powers of 1000) or nothing";
         format!(
-            "`{text}` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: accepted is {accepted}"
+            "`{text}` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: expected {accepted}"
         )
     };
     let mut units = UNITS.iter().chain(&SHORT_UNITS).map(|&(suffix, shift)| (suffix, 1 << shift)).chain(DECIMAL_UNITS);

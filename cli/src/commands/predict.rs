@@ -169,7 +169,7 @@ struct PredictLine<'a> {
 /// Parses a multiple.
 fn factor(text: &str) -> Result<f64, String> {
     let factor: Option<f64> = text.parse().ok().filter(|factor: &f64| *factor > 0.0 && *factor <= 1e6);
-    factor.ok_or_else(|| format!("`{text}` is not a factor: accepted is a number above 0 and up to 1000000"))
+    factor.ok_or_else(|| format!("`{text}` is not a factor: expected a number above 0 and up to 1000000"))
 }
 
 /// Parses the name of a policy that can be predicted.

@@ -34,7 +34,7 @@ impl Variation {
 
 /// Parses a multiple.
 fn factor(text: &str) -> Result<f64, String> {
-    let wrong = || format!("`{text}` is not a factor: accepted is a number above 0 and up to 1000, such as 1.05");
+    let wrong = || format!("`{text}` is not a factor: expected a number above 0 and up to 1000, such as 1.05");
     let factor: f64 = text.parse().map_err(|_| wrong())?;
     if factor > 0.0 && factor <= 1000.0 { Ok(factor) } else { Err(wrong()) }
 }

@@ -49,7 +49,7 @@ fn a_program_for_another_machine_is_refused() {
     let arm = changed(&place, "arm", |image| image[18] = 183);
     refused(&place, &driver, &arm, "another architecture");
     let small = changed(&place, "small", |image| image[4] = 1);
-    refused(&place, &driver, &small, "no program for x86-64");
+    refused(&place, &driver, &small, "not a program for x86-64");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_driver_that_is_missing_or_none_is_refused() {
     refused(&place, &place.join("libcuda.so.1"), program, "--driver names the driver");
     let text = write(&place, "text", "no library");
     refused(&place, &text, program, "text: ");
-    refused(&place, Path::new("/lib/x86_64-linux-gnu/libc.so.6"), program, "no cuInit");
+    refused(&place, Path::new("/lib/x86_64-linux-gnu/libc.so.6"), program, "no function cuInit");
     refused(&place, Path::new("libnone.so.1"), program, "no libnone.so.1 in LD_LIBRARY_PATH");
     let finished = finish(run(&place, &text).args(["--optional", "--", "echo", "alone"]));
     assert_eq!((finished.status, finished.output.as_str()), (0, "alone\n"));
@@ -185,9 +185,9 @@ fn files_and_groups_that_cannot_be_stop_the_start() {
 fn a_folder_is_126_and_a_script_without_a_first_line_runs() {
     let place = folder("forms");
     let driver = driver(&place, &[]);
-    stopped(&place, &driver, &["--", &place.display().to_string()], 126, "executed");
+    stopped(&place, &driver, &["--", &place.display().to_string()], 126, "not executable");
     let script = write(&place, "script", "echo \"$0 $1\"\n");
-    stopped(&place, &driver, &["--", &script.display().to_string()], 126, "executed");
+    stopped(&place, &driver, &["--", &script.display().to_string()], 126, "not executable");
     std::fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("a program");
     let printed = output_of(run(&place, &driver).arg("--").arg(&script).arg("word"));
     assert_eq!(printed, format!("{} word", script.display()));

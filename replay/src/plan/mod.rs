@@ -140,8 +140,8 @@ impl Task {
 }
 
 /// Error for a file of no accepted form.
-const UNKNOWN: &str = "nothing that can be planned: accepted are a table with the columns id,lower,upper,size[,alignment][,offset][,gaps], \
-                       a program of operators in JSON, and a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
+const UNKNOWN: &str = "nothing that can be planned: expected a table with the columns id,lower,upper,size[,alignment][,offset][,gaps], \
+                       a program of operators in JSON, or a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
 
 /// Returns an error at a column of a line, both counted from 1.
 fn at_column(file: &Path, line: u64, column: usize, what: impl std::fmt::Display) -> BadInput {

@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
             }
             let alignment = device.alignment.map_or(Ok(standard), |alignment| {
                 let value: u64 = self.parse(alignment.get())?;
-                let accepted = "accepted is a power of two";
+                let accepted = "expected a power of two";
                 if value.is_power_of_two() {
                     return Ok(value);
                 }
@@ -242,14 +242,14 @@ impl<'a> Reader<'a> {
                     let place = names.devices.iter().position(|other| *other == name);
                     place.ok_or_else(|| {
                         let accepted = names.devices.join(", ");
-                        self.at(device.get(), format!("there is no device `{name}`: accepted are {accepted}"))
+                        self.at(device.get(), format!("there is no device `{name}`: expected one of {accepted}"))
                     })?
                 }
             };
             let size: u64 = self.parse(value.size.get())?;
             if size >= cachalot_core::MAX_REQUEST {
                 let most = cachalot_core::MAX_REQUEST - 1;
-                return Err(self.at(value.size.get(), format!("size {size}: accepted are 0 to {most} bytes")));
+                return Err(self.at(value.size.get(), format!("size {size}: expected 0 to {most} bytes")));
             }
             let life = match value.life {
                 LifeEntry::Planned => Life::Planned,
@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
         let operator: OperatorEntry<'a> = self.parse(entry.get())?;
         let value = |name: &'a RawValue| -> Result<u32, BadInput> {
             let text: String = self.parse(name.get())?;
-            let unknown = || self.at(name.get(), format!("no value is named `{text}`: accepted are those of `values`"));
+            let unknown = || self.at(name.get(), format!("no value is named `{text}`: expected one of `values`"));
             numbers.get(&text).copied().ok_or_else(unknown)
         };
         let inputs = operator.inputs.iter().map(|&name| value(name)).collect::<Result<Vec<_>, _>>()?;
@@ -311,7 +311,7 @@ impl<'a> Reader<'a> {
                 (operator, format!("`{}` is made here, and there is one already", value(made)))
             }
             Wrong::NoInput { operator, value: other } => {
-                (operator, format!("an output is in `{}`: accepted are the operator's inputs", value(other)))
+                (operator, format!("an output is in `{}`: expected one of the operator's inputs", value(other)))
             }
             Wrong::Outside { operator, value: made, input } => {
                 let (made, input) = (value(made), value(input));

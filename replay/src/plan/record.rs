@@ -74,7 +74,7 @@ fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Proble
     };
     let Section { allocations: numbers, run } = &section;
     if numbers.is_empty() {
-        let what = format!("the section holds no allocations: accepted are FROM..TO within 0..{count}");
+        let what = format!("the section holds no allocations: expected FROM..TO within 0..{count}");
         return Err(BadInput::whole(file, what));
     }
     let part = match (run, numbers.len() == count) {

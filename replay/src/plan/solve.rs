@@ -60,7 +60,7 @@ impl Method {
     /// # Errors
     /// All accepted names.
     pub fn named(name: &str) -> Result<Self, String> {
-        let accepted = || format!("accepted are {}", Self::names().collect::<Vec<_>>().join(", "));
+        let accepted = || format!("expected one of {}", Self::names().collect::<Vec<_>>().join(", "));
         match name {
             PORTFOLIO => Ok(Self::Portfolio),
             EXACT => Ok(Self::Exact),

@@ -135,7 +135,7 @@ struct Columns {
 impl Columns {
     fn of(file: &Path, header: &[String]) -> Result<Self, BadInput> {
         let mut columns = [None; COLUMNS.len()];
-        let accepted = "accepted are id, lower, upper, size and, if wanted, alignment, offset and gaps";
+        let accepted = "expected id, lower, upper, size and, if wanted, alignment, offset and gaps";
         let known = header.iter().filter(|name| COLUMNS.contains(&named(name))).count();
         if known == 0 {
             return Err(BadInput::at(file, 1, UNKNOWN));
@@ -168,7 +168,7 @@ impl Columns {
     fn wrong(&self, file: &Path, line: u64, fields: &[String], column: usize, accepted: &str) -> BadInput {
         let field = self.fields[column].unwrap_or(0);
         let name = if column == 2 && self.last > 0 { END } else { COLUMNS[column] };
-        at_column(file, line, field + 1, format!("{name} `{}`: accepted is {accepted}", fields[field]))
+        at_column(file, line, field + 1, format!("{name} `{}`: expected {accepted}", fields[field]))
     }
 
     /// Returns the gaps of a line whose fields are complete.

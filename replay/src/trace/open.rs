@@ -144,8 +144,8 @@ impl<R: Read> Read for Bounded<R> {
         let count = self.content.read(buffer)?;
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
             let what = format!(
-                "the compressed data expands to more than {} bytes: accepted are {MOST_EXPANSION} for each compressed \
-                 byte, or {SOME_BYTES} if that is more; decompress the file if it is to be read all the same",
+                "the compressed data expands to more than {} bytes: the most is {MOST_EXPANSION} for each compressed \
+                 byte, or {SOME_BYTES} if that is more; decompress the file to read it anyway",
                 self.most
             );
             io::Error::new(io::ErrorKind::FileTooLarge, what)

@@ -59,7 +59,7 @@ fn parse_by<'r, T>(
 ) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
     if start.starts_with(RECORD) {
-        let what = "this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: accepted is a \
+        let what = "this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: expected a \
                     memory snapshot (.pickle, .json, also .gz), as `cachalot snapshot RECORD -o end.pickle` makes it of a record";
         return Err(BadInput::whole(file, what));
     }

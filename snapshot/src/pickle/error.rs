@@ -32,7 +32,7 @@ impl fmt::Display for Error {
             Self::Unexpected(what) => f.write_str(what),
             Self::Expands(most) => write!(
                 f,
-                "shared values expand to more than {most}: accepted are {MOST_VALUES_PER_BYTE} values for each byte of \
+                "shared values expand to more than {most}: the most is {MOST_VALUES_PER_BYTE} values for each byte of \
                  the pickle, or {SOME_VALUES} if that is more"
             ),
         }

@@ -33,11 +33,11 @@ fn choose<'t>(file: &Path, traces: &'t [Trace], device: Option<u32>) -> Result<&
             if found == wanted {
                 return Ok(only);
             }
-            format!("device {wanted} has no events: accepted is {found}")
+            format!("device {wanted} has no events: expected {found}")
         }
         (traces, Some(wanted)) => match traces.iter().find(|trace| of(trace) == wanted) {
             Some(trace) => return Ok(trace),
-            None => format!("device {wanted} has no events: accepted are {}", named.join(", ")),
+            None => format!("device {wanted} has no events: expected one of {}", named.join(", ")),
         },
     };
     Err(BadInput::whole(file, what).into())

@@ -117,18 +117,18 @@ fn method(name: &str) -> Result<MethodArg, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds| seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "accepted is a number of seconds above 0, such as 0.5 or 600".to_owned())
+    duration.ok_or_else(|| "expected a number of seconds above 0, such as 0.5 or 600".to_owned())
 }
 
 fn alignment(text: &str) -> Result<u64, String> {
     let bytes = bytes::parse(text)?;
-    if bytes.is_power_of_two() { Ok(bytes) } else { Err("accepted is a power of two, such as 512".to_owned()) }
+    if bytes.is_power_of_two() { Ok(bytes) } else { Err("expected a power of two, such as 512".to_owned()) }
 }
 
 fn section(text: &str) -> Result<Range<u64>, String> {
     let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     let section = ends.filter(|section| section.start < section.end);
-    section.ok_or_else(|| "accepted is FROM..TO with FROM below TO, such as 1000..2000".to_owned())
+    section.ok_or_else(|| "expected FROM..TO with FROM below TO, such as 1000..2000".to_owned())
 }
 
 /// A planned problem.
@@ -202,7 +202,7 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
         eprintln!("{}: {what}", title(file, &task));
     };
     match (&solved.plan, answer) {
-        (None, None) => complain("no plan was found: --deadline gives more time, --algorithm another way"),
+        (None, None) => complain("no plan was found: --deadline gives more time, and --algorithm names another method"),
         (Some(plan), _) => {
             if let Err(fault) = verify(&task.problem, plan) {
                 complain(&format!("the plan of {} is wrong: {fault}", solved.algorithm));

@@ -131,7 +131,7 @@ fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, St
         return Err(format!("{}: the library in front cannot be the driver", driver.display()));
     }
     if !functions.contains("cuInit") {
-        return Err(format!("{}: the file is no CUDA driver, as it has no cuInit", driver.display()));
+        return Err(format!("{}: the file is not a CUDA driver: it has no function cuInit", driver.display()));
     }
     Ok(driver::exported(front)?
         .into_iter()
@@ -234,7 +234,7 @@ fn usable(folder: &Path) -> Result<PathBuf, String> {
     fs::set_permissions(&folder, fs::Permissions::from_mode(mode())).map_err(|error| refuse(&error))?;
     let mount = rustix::fs::statvfs(&folder).map_err(|error| refuse(&error))?;
     if mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
-        return Err(refuse(&"the loader loads nothing from a noexec file system"));
+        return Err(refuse(&"the file system is mounted noexec, so the loader loads nothing from it"));
     }
     // The variables of the loader are lists.
     match folder.to_str() {

@@ -155,7 +155,7 @@ fn checked_settings(text: &str) -> Result<String, String> {
 fn checked_name(text: &str) -> Result<String, String> {
     let length = text.chars().count();
     if !(1..=MOST_NAME).contains(&length) {
-        return Err(format!("a name has 1 to {MOST_NAME} characters, and not {length}"));
+        return Err(format!("a name has 1 to {MOST_NAME} characters, not {length}"));
     }
     if text.chars().any(char::is_control) {
         return Err("a name has no control characters".to_owned());
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         return ExitCode::from(NO_PROGRAM);
     };
     if !program::is_executable(&path) {
-        eprintln!("{}: no file that may be executed", path.display());
+        eprintln!("{}: the file is not executable", path.display());
         return ExitCode::from(NOT_EXECUTABLE);
     }
     let mut command = Command::new(&path);

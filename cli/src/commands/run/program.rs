@@ -84,7 +84,7 @@ fn check_privileges(program: &Path) -> Result<(), String> {
     if owner || group || capable {
         let how = if capable { "has capabilities" } else { "is setuid or setgid" };
         return Err(format!(
-            "{}: the program {how}, and its loader takes no library of the caller's",
+            "{}: the program {how}, so the loader ignores LD_PRELOAD and LD_LIBRARY_PATH",
             program.display()
         ));
     }
@@ -120,16 +120,16 @@ fn check_loader(program: &Path) -> Result<(), String> {
     let file = File::open(program).map_err(|error| refuse(&error.to_string()))?;
     let data = &ReadCache::new(file);
     let Ok(header) = FileHeader64::<LittleEndian>::parse(data) else {
-        return Err(refuse("the file is no program for x86-64"));
+        return Err(refuse("the file is not a program for x86-64"));
     };
     if header.e_machine(LittleEndian) != EM_X86_64 {
-        return Err(refuse("the program is for another architecture than x86-64"));
+        return Err(refuse("the program is for another architecture, not for x86-64"));
     }
     let headers = header.program_headers(LittleEndian, data).map_err(|error| refuse(&error.to_string()))?;
     let named = headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP);
     let Some(named) = named else {
         return Err(refuse(
-            "the program is linked statically, and no loader runs: if it starts another program, put `cachalot run` before that one",
+            "the program is linked statically, so no loader runs: if it starts another program, put `cachalot run` before that one",
         ));
     };
     let name = named.data(LittleEndian, data).map_err(|()| refuse("the name of the loader is outside of the file"))?;

@@ -78,7 +78,7 @@ struct AskArgs {
 /// Parses a time of at most a day.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: accepted is a number with ms, s, m or h, such as 30s or 2m"))?;
+        .map_err(|error| format!("{error}: expected a number with ms, s, m or h, such as 30s or 2m"))?;
     let most = Duration::from_secs(24 * 60 * 60);
     if time > most { Err("the most is a day, 24h".to_owned()) } else { Ok(time) }
 }

@@ -167,7 +167,7 @@ enum Hold {
 /// Parses a number above zero.
 fn positive(text: &str, what: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok().filter(|number: &f64| *number > 0.0 && *number <= 1e9);
-    number.ok_or_else(|| format!("`{text}` is not {what}: accepted is a number above 0 and up to 1000000000"))
+    number.ok_or_else(|| format!("`{text}` is not {what}: expected a number above 0 and up to 1000000000"))
 }
 
 fn time_budget(text: &str) -> Result<f64, String> {
@@ -180,7 +180,7 @@ fn memory_budget(text: &str) -> Result<f64, String> {
 
 fn percent(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a percentage: accepted is a number from 0 to 100"))
+    number.ok_or_else(|| format!("`{text}` is not a percentage: expected a number from 0 to 100"))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
