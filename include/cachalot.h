@@ -250,7 +250,7 @@ typedef struct cachalot_statistics {
   uint64_t device_frees;                 /**< Driver calls that released memory. */
   uint64_t alloc_retries;                /**< Requests that released the whole cache. */
   uint64_t ooms;                         /**< Requests that failed because memory ran out. */
-  uint64_t leaked_bytes;                 /**< Bytes whose release failed in the driver; never allocated again. */
+  uint64_t leaked_bytes;                 /**< Bytes that the driver failed to release; never allocated again. */
 } cachalot_statistics;
 /** Initialises cachalot_statistics. */
 #define CACHALOT_STATISTICS_INIT                                                                                       \

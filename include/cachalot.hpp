@@ -194,8 +194,8 @@ class block {
       check(cachalot_record_stream(allocator_, data_, stream));
     }
   }
-  /** Announces that the work submitted to another stream so far uses the block; later work delays no reuse. Does
-   * nothing without memory. */
+  /** Announces that the work submitted to another stream so far uses the block; later work does not delay the reuse.
+   * Does nothing without memory. */
   void record_use(cachalot_stream stream) const {
     if (data_ != nullptr) {
       check(cachalot_record_use(allocator_, data_, stream));
@@ -334,7 +334,7 @@ class allocator {
   void free_at(void* data, std::uint64_t count) const;
   /** Declares all work of a device numbered up to `count` as done; see free_at. */
   void set_safe_frontier(int device, std::uint64_t count) const;
-  /** Announces that the work submitted to another stream so far uses a block; later work delays no reuse. */
+  /** Announces that the work submitted to another stream so far uses a block; later work does not delay the reuse. */
   void record_use(void* data, cachalot_stream stream) const;
   /** Announces the end of a stream. Call it before `cudaStreamDestroy`. */
   void stream_destroyed(int device, cachalot_stream stream) const;
@@ -543,7 +543,7 @@ class buffer {
 
   /** Announces work on another stream that uses the buffer. Call it after the submission of the work. */
   void record_stream(cachalot_stream stream) const { block_.record_stream(stream); }
-  /** Announces that the work submitted to another stream so far uses the buffer; later work delays no reuse. */
+  /** Announces that the work submitted to another stream so far uses the buffer; later work does not delay reuse. */
   void record_use(cachalot_stream stream) const { block_.record_use(stream); }
 
   /** Frees the memory now. A failure goes to the failure handler. */

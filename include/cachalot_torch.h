@@ -196,8 +196,8 @@ typedef struct cachalot_torch_segment {
 /** Receives a segment, which is valid until the callback returns. Returns 0 to continue. */
 typedef int (*cachalot_torch_segment_visitor)(void *userdata, const cachalot_torch_segment *segment);
 
-/** Calls `visit` with every segment of every device, by address. Heaps are read in turn, so an exact picture needs a
- * program at rest.
+/** Calls `visit` with every segment of every device, by address. Heaps are read one after another, so an exact picture
+ * needs a program at rest.
  *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_torch_segments(cachalot_torch_segment_visitor visit, void *userdata);
 

@@ -84,7 +84,7 @@ CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator,
  * including other blocks on the page, so only share with trusted processes.
  *
  * The program owns the descriptor and closes it, at the latest when the other process has imported
- * it. Each call makes a new one. The library does not know what happens to the descriptor, nor the
+ * it. Each call makes a new one. The library does not see what happens to the descriptor or in the
  * other process. While the other process uses the bytes, keep the block, because its memory serves
  * other requests after the free, and keep the pin, because the page may move to other addresses, or
  * return to the driver, after cachalot_unpin. The driver keeps a returned page in use until the

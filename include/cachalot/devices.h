@@ -55,7 +55,7 @@ typedef struct cachalot_device_info {
   uint64_t process_bytes;  /**< The memory that this process uses, in total; 0: unknown. */
   uint64_t reserved_bytes; /**< Bytes of the allocator's segments. */
   uint64_t limit_bytes;    /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
-  uint64_t leaked_bytes;   /**< Bytes whose release failed in the driver. */
+  uint64_t leaked_bytes;   /**< Bytes that the driver failed to release. */
   int ordinal;             /**< The driver's number of the device. */
   int simulated;           /**< 1: a simulated device; 0: a CUDA device. */
   int virtual_memory;      /**< 1: segments can be expandable; 0: they cannot. */

@@ -39,9 +39,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 /** Writes the metrics of every device as OpenMetrics 1.0 text: the version, the active settings,
  * the GPU's UUID, memory in total and by pool and stream, peaks, totals, limits. Every family has
  * its type and help, and a unit unless it is an `info`. The text is that of `cachalot export --to
- * openmetrics`, and more. `write` gets parts of up to 64 KiB. Heaps are read in turn and every
- * block is visited, so the call takes about as long as a snapshot without its history. Its media
- * type is "application/openmetrics-text; version=1.0.0; charset=utf-8".
+ * openmetrics`, and more. `write` gets parts of up to 64 KiB. Heaps are read one after another and
+ * every block is visited, so the call takes about as long as a snapshot without its history. The
+ * media type of the text is "application/openmetrics-text; version=1.0.0; charset=utf-8".
  *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_write_metrics(const cachalot_allocator *allocator, cachalot_writer write,
                                                     void *userdata);
@@ -133,8 +133,8 @@ typedef struct cachalot_snapshot_options {
 /** Takes a snapshot: every segment and block, the traces and the settings, with the keys of
  * torch.cuda.memory._snapshot(). The snapshot goes to the file that `options` names, or else to
  * `write`, in parts of up to 64 KiB. NULL as `options` means CACHALOT_SNAPSHOT_OPTIONS_INIT. A
- * pickle has each stack once, JSON has the stack at each event. Heaps are read in turn, so an exact
- * picture needs a program at rest.
+ * pickle has each stack once, and JSON has the stack at each event. Heaps are read one after
+ * another, so an exact picture needs a program at rest.
  *
  * A regular file is replaced in one step after the snapshot is complete, and keeps its permissions.
  * Symbolic links are followed. A device or a FIFO is written, and never replaced.

@@ -20,12 +20,12 @@
 #if defined(__GNUC__)
 /** Marks a function of the library. */
 #define CACHALOT_API __attribute__((visibility("default")))
-/** Marks a function whose status must be used. */
+/** Marks a function with a status that must be used. */
 #define CACHALOT_CHECKED CACHALOT_API __attribute__((warn_unused_result))
 #else
 /** Marks a function of the library. */
 #define CACHALOT_API
-/** Marks a function whose status must be used. */
+/** Marks a function with a status that must be used. */
 #define CACHALOT_CHECKED CACHALOT_API
 #endif
 
