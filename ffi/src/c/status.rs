@@ -38,13 +38,13 @@ const fn c(text: &'static str) -> &'static CStr {
 // The numbers are part of the interface: no number ever changes or gets another meaning.
 statuses! {
     CACHALOT_OK = 0, "success";
-    CACHALOT_ERROR_NULL = 110, "a pointer that is needed is NULL";
+    CACHALOT_ERROR_NULL = 110, "a required pointer is NULL";
     CACHALOT_ERROR_STRUCT_SIZE = 114, "a structure's size is not one that the library can read or write";
     CACHALOT_ERROR_INVALID_HANDLE = 120, "not an allocator, or one that was destroyed";
     CACHALOT_ERROR_POISONED = 124, "an earlier call of this allocator ended in a fault of the library";
-    CACHALOT_ERROR_BUSY = 128, "an allocator cannot be destroyed by its own callback";
+    CACHALOT_ERROR_BUSY = 128, "an allocator cannot be destroyed in its own callback";
     CACHALOT_ERROR_UNKNOWN_DEVICE = 132, "no device has this number";
-    CACHALOT_ERROR_INVALID_POINTER = 136, "the program holds no such block";
+    CACHALOT_ERROR_INVALID_POINTER = 136, "the address is not an allocated block";
     CACHALOT_ERROR_WRONG_SIZE = 140, "the block was requested with another size";
     CACHALOT_ERROR_NOT_PINNED = 142, "no memory at this address is pinned";
     CACHALOT_ERROR_TOO_LARGE = 144, "no device could ever have so much memory";
@@ -52,28 +52,28 @@ statuses! {
     CACHALOT_ERROR_UNKNOWN_POOL = 152, "there is no such private pool";
     CACHALOT_ERROR_UNKNOWN_TAG = 153, "no pool has this tag";
     CACHALOT_ERROR_UNKNOWN_RANGE = 154, "there is no such elastic range";
-    CACHALOT_ERROR_NOT_ROUTED = 156, "the pool is not being allocated to or captured into";
-    CACHALOT_ERROR_INVALID_CONFIG = 160, "the configuration cannot be understood";
-    CACHALOT_ERROR_INVALID_FRACTION = 164, "a fraction outside of 0 to 1";
+    CACHALOT_ERROR_NOT_ROUTED = 156, "no route and no capture leads to the pool";
+    CACHALOT_ERROR_INVALID_CONFIG = 160, "the configuration string is not valid";
+    CACHALOT_ERROR_INVALID_FRACTION = 164, "the fraction is not from 0 to 1";
     CACHALOT_ERROR_UNKNOWN_KEY = 168, "no statistic has this name";
-    CACHALOT_ERROR_INVALID_ARGUMENT = 172, "an argument has no meaning";
+    CACHALOT_ERROR_INVALID_ARGUMENT = 172, "flags or another argument are not valid";
     CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the result does not fit";
     CACHALOT_ERROR_PARKED = 180, "the memory is parked";
     CACHALOT_ERROR_NOT_PARKABLE = 184, "the memory cannot be parked or woken now";
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
-    CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
-    CACHALOT_ERROR_TABLE_FULL = 220, "out of instance memory, or a table of the library is full";
+    CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction allows";
+    CACHALOT_ERROR_TABLE_FULL = 220, "out of host memory, or a table of the library is full";
     CACHALOT_ERROR_STILL_HELD = 230, "blocks, ranges or pools were still in use; their memory was not given back";
     CACHALOT_ERROR_NO_DRIVER = 310, "no CUDA driver, or it did not start";
     CACHALOT_ERROR_DRIVER_TOO_OLD = 314, "the CUDA driver is too old";
-    CACHALOT_ERROR_DRIVER = 320, "the CUDA driver refused";
-    CACHALOT_ERROR_UNSUPPORTED = 330, "this device or driver cannot do it";
+    CACHALOT_ERROR_DRIVER = 320, "the CUDA driver failed";
+    CACHALOT_ERROR_UNSUPPORTED = 330, "the device or the driver does not have this feature";
     CACHALOT_ERROR_CAPTURING = 340, "not possible while a stream captures a graph";
     CACHALOT_ERROR_CONTEXT_LOST = 350, "the CUDA context is lost";
     CACHALOT_ERROR_SHUTDOWN = 354, "the CUDA driver is shutting down";
     CACHALOT_ERROR_FORKED = 358, "called in a forked child process";
     CACHALOT_ERROR_IO = 410, "a file could not be written";
-    CACHALOT_ERROR_STOPPED = 420, "a callback asked to stop";
+    CACHALOT_ERROR_STOPPED = 420, "a callback stopped the operation";
     CACHALOT_ERROR_PANIC = 910, "a fault inside the library";
 }
 
