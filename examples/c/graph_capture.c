@@ -1,6 +1,5 @@
 /*
- * Captures a graph whose memory comes from a private pool, launches it between other allocations, and gives the pool
- * up.
+ * Captures a graph with memory of a private pool, launches it between other allocations, and releases the pool.
  */
 #include "host.h"
 

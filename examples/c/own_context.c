@@ -1,12 +1,12 @@
 /*
- * An allocator in a context of the program's own, used with other contexts current, with none, and from another thread:
- * the calling thread's context is the same after every call, also after one that fails.
+ * An allocator in a context that the program creates, used with other contexts current, with none, and from another
+ * thread: the calling thread's context is the same after every call, even after one that fails.
  */
 #include "host.h"
 
 #include <pthread.h>
 
-/* Contexts of a program's own; cuda.h names the newest of these functions only. */
+/* Contexts that a program creates; cuda.h declares only the newest of these functions. */
 extern CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
 extern CUresult cuCtxDestroy_v2(CUcontext context);
 

@@ -1,5 +1,5 @@
-// Thrust vectors and algorithms in memory of a cachalot allocator, on the device system that the
-// compiler is told.
+// Thrust vectors and algorithms in memory of a cachalot allocator, on the device system that a
+// macro names.
 //
 // nvcc compiles Thrust's algorithms for the GPU. With THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP
 // a C++ compiler makes host code of them, which runs on the emulated driver if the host may use

@@ -1,4 +1,4 @@
-"""A KV cache that grows in place: one decoding step after the other appends a row, and no row is ever copied.
+"""A KV cache that grows in place: each decoding step appends a row, and no row is ever copied.
 
     python examples/torch/kv_cache.py [STEPS]
 

@@ -1,11 +1,12 @@
 /*
- * The part of the PyTorch plug-in that takes C++: exceptions are thrown, and a std::function is called.
+ * The part of the PyTorch plug-in that needs C++: it throws exceptions, and calls a std::function.
  * include/cachalot_torch.h says what each function does.
  *
- *   c++ -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -I include ffi/torch/shim.cpp -o libcachalot_torch.so
- * libcachalot.so
+ *   c++ -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -I include ffi/torch/shim.cpp \
+ *     -o libcachalot_torch.so libcachalot.so
  *
- * throws std::runtime_error. For PyTorch's own exceptions, with the headers of the PyTorch that will load it:
+ * makes a library that throws std::runtime_error. For PyTorch's own exceptions, compile with the headers of the PyTorch
+ * that will load it:
  *
  *   ... -DCACHALOT_WITH_TORCH -D_GLIBCXX_USE_CXX11_ABI=1 -isystem TORCH/include ... -L TORCH/lib -lc10
  */
