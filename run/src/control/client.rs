@@ -261,7 +261,7 @@ impl fmt::Display for FindError {
             Self::Missing { sought, known } if known.is_empty() => {
                 write!(
                     f,
-                    "there is no process `{sought}` that can be parked, and no other: start it with `cachalot run`"
+                    "there is no process `{sought}` that can be parked, nor any other: start it with `cachalot run`"
                 )
             }
             Self::Missing { sought, known } => {
