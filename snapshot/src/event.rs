@@ -1,5 +1,6 @@
 //! Reads events key by key. A snapshot has millions of events.
 
+use crate::lenient::{Maybe, Pair};
 use crate::model::{Details, Event, Text};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use std::borrow::Cow;
@@ -115,17 +116,18 @@ impl Event {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
                 let (mut event, mut details, mut action) = (Event::default(), Details::default(), None);
                 let text = |known: Option<KnownText>| known.map(|known| known.0);
+                let int = |found: Maybe<i64>| found.0;
                 while let Some(key) = map.next_key()? {
                     match key {
                         Key::Action => action = Some(map.next_value::<KnownText>()?.0),
-                        Key::Addr => event.addr = map.next_value()?,
-                        Key::DeviceFree => details.device_free = map.next_value()?,
-                        Key::Size => event.size = map.next_value()?,
-                        Key::Stream => event.stream = map.next_value()?,
-                        Key::TimeUs => event.time_us = map.next_value()?,
+                        Key::Addr => event.addr = int(map.next_value()?).map(i64::cast_unsigned),
+                        Key::DeviceFree => details.device_free = int(map.next_value()?),
+                        Key::Size => event.size = int(map.next_value()?).unwrap_or(0),
+                        Key::Stream => event.stream = int(map.next_value()?).unwrap_or(0),
+                        Key::TimeUs => event.time_us = int(map.next_value()?),
                         Key::CompileContext => details.compile_context = text(map.next_value()?),
                         Key::UserMetadata => details.user_metadata = text(map.next_value()?),
-                        Key::PoolId => details.pool_id = map.next_value()?,
+                        Key::PoolId => details.pool_id = map.next_value::<Pair>()?.0,
                         Key::Frames => event.frames = map.next_value()?,
                         Key::Other(key) => _ = details.other.insert(key, map.next_value()?),
                     }

@@ -7,6 +7,7 @@
 //! memory_map  the blocks of an allocator's segments, and the distribution of their sizes
 //! take     snapshots of an allocator
 //! stack    stacks of the program, shared by events of one call site
+//! lenient  odd values that do not make a file unreadable
 //! shared   values read once for all references in a file
 //! harvest  events built while a pickle is read
 //! stream   lists whose entries are built during the write
@@ -41,7 +42,10 @@ mod event;
 #[cfg(feature = "files")]
 mod file;
 #[cfg(feature = "files")]
+#[cfg(feature = "files")]
 mod harvest;
+#[cfg(feature = "files")]
+mod lenient;
 #[cfg(feature = "files")]
 mod model;
 #[cfg(feature = "files")]
@@ -60,7 +64,7 @@ mod take;
 #[cfg(feature = "files")]
 pub use {
     file::{Format, ReadError, read, read_from, read_with, write, write_file},
-    model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text},
+    model::{Annotation, Block, Details, Event, PastAllocation, Segment, Settings, Snapshot, Text},
     other::Other,
     stack::{Frame, Stack},
     stream::Each,

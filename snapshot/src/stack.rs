@@ -1,5 +1,6 @@
 //! Stacks of the program. Events with the same stacks share one stack, in memory and in a pickle.
 
+use crate::lenient;
 use crate::other::Other;
 use crate::shared::{self, SHARED, Shared};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,10 +11,13 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Frame {
     /// The function.
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub name: String,
     /// The file of the function.
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub filename: String,
     /// The line in the file.
+    #[serde(default, deserialize_with = "lenient::or_default")]
     pub line: i64,
     /// Unknown keys, for example from `torch.fx`.
     #[serde(flatten)]

@@ -132,6 +132,7 @@ fn block(block: &SnapshotBlock, stack: &impl Fn(u32) -> Stack) -> Block {
         requested_size: Some(block.requested_size),
         state: block.state.name().into(),
         frames: Some(stack(block.site)),
+        history: None,
         other: Other::new(),
     }
 }

@@ -174,3 +174,61 @@ fn no_operation_of_a_pickle_calls_anything() {
         }
     }
 }
+
+/// Odd values in every place that is not needed in order to understand a snapshot.
+#[test]
+fn odd_values_are_unknown_and_refuse_nothing() {
+    let odd = [
+        ("/segments/0/blocks/0/frames/0/line", json!(u64::MAX)),
+        ("/segments/0/blocks/0/frames/0/line", Value::Null),
+        ("/segments/0/blocks/0/frames/0/filename", Value::Null),
+        ("/segments/0/requested_size", json!("many")),
+        ("/segments/0/segment_pool_id", json!(7)),
+        ("/segments/0/segment_pool_id", json!([1])),
+        ("/device_traces/0/1/time_us", json!(1.7e15)),
+        ("/device_traces/0/1/time_us", Value::Null),
+        ("/device_traces/0/1/pool_id", json!("none")),
+        ("/device_traces/0/3/device_free", json!("N/A")),
+        ("/allocator_settings/max_split_size", json!(u64::MAX)),
+        ("/allocator_settings/expandable_segments", json!("True")),
+        ("/allocator_settings/roundup_power2_divisions", json!([1, 2])),
+        ("/external_annotations/0/name", Value::Null),
+        ("/external_annotations/0/time_us", json!(1.7e15)),
+    ];
+    for (place, value) in odd {
+        let mut file = snapshot();
+        let (parent, key) = place.rsplit_once('/').expect("a path");
+        file.pointer_mut(parent)
+            .expect(place)
+            .as_object_mut()
+            .map_or_else(|| panic!("{parent} is no object"), |parent| parent.insert(key.to_owned(), value.clone()));
+        for format in [Format::Json, Format::Pickle] {
+            let mut bytes = Vec::new();
+            match format {
+                Format::Json => bytes = file.to_string().into_bytes(),
+                Format::Pickle => cachalot_snapshot::pickle::to_writer(&mut bytes, &file).expect("memory"),
+            }
+            let read = read(&bytes).unwrap_or_else(|error| panic!("{place} = {value} as {format:?}: {error}"));
+            assert_eq!(read.segments.len(), 1, "{place}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_line_without_its_sign_is_minus_one_again() {
+    let mut file = snapshot();
+    file["segments"][0]["frames"][0]["line"] = json!(u64::MAX);
+    let read = plain(&file);
+    let frames = read.segments[0].frames.as_ref().expect("a stack").frames();
+    assert_eq!((frames[0].line, frames[0].known_line()), (-1, None));
+}
+
+#[test]
+fn negative_addresses_are_the_same_bits() {
+    let high = 0xffff_8000_0000_0000_u64;
+    let mut file = snapshot();
+    file["segments"][0]["address"] = json!(high.cast_signed());
+    file["device_traces"][0][1]["addr"] = json!(high.cast_signed());
+    let read = plain(&file);
+    assert_eq!((read.segments[0].address, read.device_traces[0][1].addr), (high, Some(high)));
+}

@@ -1,0 +1,233 @@
+//! Values that may be odd without making a file unreadable.
+//!
+//! Whatever a snapshot does not need in order to be understood is read as far as it makes sense,
+//! and is otherwise unknown: one line number of 2^64 - 1 (PyTorch stores a missing line, -1,
+//! without its sign) must not refuse the other gigabyte.
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A value that is made of whatever a file has in its place.
+pub(crate) trait Odd: Sized {
+    /// The value of a number without a fraction.
+    fn of_int(_: i128) -> Option<Self> {
+        None
+    }
+
+    /// The value of any other number.
+    fn of_float(_: f64) -> Option<Self> {
+        None
+    }
+
+    /// The value of a truth.
+    fn of_bool(_: bool) -> Option<Self> {
+        None
+    }
+
+    /// The value of a text.
+    fn of_text(_: &str) -> Option<Self> {
+        None
+    }
+}
+
+/// What fits into 64 bits with or without a sign, bit by bit.
+fn bits(value: i128) -> Option<i64> {
+    i64::try_from(value).ok().or_else(|| u64::try_from(value).ok().map(u64::cast_signed))
+}
+
+impl Odd for i64 {
+    fn of_int(value: i128) -> Option<Self> {
+        bits(value)
+    }
+
+    fn of_float(value: f64) -> Option<Self> {
+        // Exact for what a double holds as a whole number; times in fractions lose these.
+        (value.is_finite() && value.abs() < 9.0e18).then_some(value as i64)
+    }
+}
+
+impl Odd for f64 {
+    fn of_int(value: i128) -> Option<Self> {
+        Some(value as f64)
+    }
+
+    fn of_float(value: f64) -> Option<Self> {
+        Some(value)
+    }
+}
+
+impl Odd for bool {
+    fn of_bool(value: bool) -> Option<Self> {
+        Some(value)
+    }
+
+    fn of_int(value: i128) -> Option<Self> {
+        Some(value != 0)
+    }
+}
+
+impl Odd for String {
+    fn of_text(value: &str) -> Option<Self> {
+        Some(value.to_owned())
+    }
+}
+
+/// A value, or `None` where the file has something else in its place.
+pub(crate) struct Maybe<T>(pub(crate) Option<T>);
+
+impl<'de, T: Odd> Deserialize<'de> for Maybe<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader(PhantomData)).map(Self)
+    }
+}
+
+struct Reader<T>(PhantomData<T>);
+
+impl<'de, T: Odd> Visitor<'de> for Reader<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(T::of_int(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(T::of_int(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Self::Value, E> {
+        Ok(T::of_int(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(T::of_float(value))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(T::of_bool(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(T::of_text(value))
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<Self::Value, E> {
+        Ok(str::from_utf8(value).ok().and_then(T::of_text))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+/// Reads a value, or its default where the file has something else in its place.
+pub(crate) fn or_default<'de, T: Odd + Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Maybe::deserialize(deserializer)?.0.unwrap_or_default())
+}
+
+/// Reads a value, or `None` where the file has something else in its place.
+pub(crate) fn or_none<'de, T: Odd, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Ok(Maybe::deserialize(deserializer)?.0)
+}
+
+/// Reads an address or a size that must be there. A negative one is the same bits without a sign,
+/// as PyTorch's own pickler writes addresses above 2^63.
+///
+/// # Errors
+/// If the value is no number of 64 bits.
+pub(crate) fn unsigned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let value: Option<i64> = or_none(deserializer)?;
+    value.map(i64::cast_unsigned).ok_or_else(|| serde::de::Error::custom("expected a number of 64 bits"))
+}
+
+/// Reads an address or a size, or `None` where the file has something else in its place.
+pub(crate) fn unsigned_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(or_none::<i64, D>(deserializer)?.map(i64::cast_unsigned))
+}
+
+/// Reads the two numbers of a pool, or `None` where the file has something else in their place.
+pub(crate) fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<(u64, u64)>, D::Error> {
+    struct Numbers;
+    impl<'de> Visitor<'de> for Numbers {
+        type Value = Option<(u64, u64)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("two numbers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut next = || Ok(list.next_element::<Maybe<i64>>()?.and_then(|found| found.0).map(i64::cast_unsigned));
+            let found = next()?.zip(next()?);
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(found)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+            deserializer.deserialize_any(self)
+        }
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+    deserializer.deserialize_any(Numbers)
+}
+
+/// [`pair`] as a type.
+pub(crate) struct Pair(pub(crate) Option<(u64, u64)>);
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        pair(deserializer).map(Self)
+    }
+}
+
+/// Reads any value by way of a tree, or `None` if it is not what is expected. For values that occur
+/// once in a file.
+pub(crate) fn whole_or_none<'de, T: serde::de::DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(deserializer)?).ok())
+}
