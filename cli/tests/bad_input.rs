@@ -208,7 +208,6 @@ fn a_snapshot_event_is_named_by_its_number() {
     let first = event("segment_alloc", 512, 2_097_152);
     for (name, second, what) in [
         ("free", event("free_requested", 512, 512), "free of 200, which is not allocated"),
-        ("action", event("dance", 512, 512), "unknown action `dance`"),
         ("size", event("alloc", 512, -1), "the size -1 is out of range: 0 to 1152921504606846976 bytes (1 EiB)"),
     ] {
         let file = write(&folder, name, snapshot(&json!([first, event("snapshot", 0, 7), second])));

@@ -50,6 +50,14 @@ impl BadInput {
     }
 }
 
+impl BadInput {
+    /// Returns the place and the description without the name of the file.
+    pub fn without_file(&self) -> String {
+        let what = self.what.replace(['\n', '\r'], " ");
+        self.place.map_or_else(|| what.clone(), |place| format!("{place}: {what}"))
+    }
+}
+
 impl fmt::Display for BadInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Foreign text (an error of a decoder) may have line breaks, but the display must be a

@@ -48,6 +48,8 @@ pub struct Trace {
     /// Whether the history starts in the middle of the program, so that its peaks are those of its
     /// events alone: the first events were overwritten, or the recording started late.
     pub is_cut: bool,
+    /// What was left out of the history or filled in, in sentences without a full stop.
+    pub remarks: Vec<String>,
 }
 
 impl Trace {
@@ -91,6 +93,18 @@ impl Trace {
         let mut traces = snapshot::traces(file, &base_name(file), snapshot)?;
         traces.iter_mut().try_for_each(Self::complete)?;
         Ok(traces)
+    }
+
+    /// Returns the record of every device with events, by the number of the device, or why it
+    /// cannot be used: other devices' records may well be.
+    pub fn each_of_snapshot(file: &Path, snapshot: &cachalot_snapshot::Snapshot) -> Vec<(i64, Result<Self, BadInput>)> {
+        let name = base_name(file);
+        let complete = |trace: Result<Self, BadInput>| {
+            let mut trace = trace?;
+            trace.complete()?;
+            Ok(trace)
+        };
+        snapshot::each(file, &name, snapshot).map(|(device, trace)| (device, complete(trace))).collect()
     }
 
     /// Returns the record of `device` from events that were read one by one. `segments` are those
@@ -170,6 +184,7 @@ impl Trace {
                     device_free,
                     has_late_keys,
                     is_cut: false,
+                    remarks: Vec::new(),
                 }]
             }
             Format::Snapshot => snapshot::read(file, &name, reader)?,

@@ -5,6 +5,7 @@ use super::error::describe_io;
 use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
+use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -115,30 +116,50 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Re
 }
 
 /// Returns a record for every device with events.
+///
+/// # Errors
+/// If no device has events, or the record of one contradicts itself.
 pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
-    let settings = snapshot.allocator_settings.as_ref();
-    let config = settings.and_then(|settings| settings.string.clone());
-    let has_late_keys = has_late_keys(snapshot);
-    let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
-    let mut traces = Vec::new();
-    for (device, entries) in (0..).zip(&snapshot.device_traces) {
-        let events = events(file, entries)?;
-        if events.is_empty() {
-            continue;
-        }
-        let name = if several { format!("{name}#{device}") } else { name.to_owned() };
-        let own = snapshot.segments.iter().filter(|segment| segment.device == device);
-        let device_free = entries.iter().find(|entry| entry.action == "oom").and_then(|entry| {
-            let bytes = entry.device_free()?;
-            u64::try_from(bytes).ok()
-        });
-        let trace = trace(file, name, device, events, config.clone(), own)?;
-        traces.push(Trace { device_free, has_late_keys, is_cut: overflowed(snapshot), ..trace });
-    }
+    let traces: Vec<Trace> = each(file, name, snapshot).map(|(_, trace)| trace).collect::<Result<_, _>>()?;
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
     }
     Ok(traces)
+}
+
+/// Returns the record of every device with events, or why it cannot be used.
+pub(super) fn each<'s>(
+    file: &'s Path,
+    name: &'s str,
+    snapshot: &'s Snapshot,
+) -> impl Iterator<Item = (i64, Result<Trace, BadInput>)> + 's {
+    let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
+    (0..).zip(&snapshot.device_traces).filter_map(move |(device, entries)| {
+        let name = if several { format!("{name}#{device}") } else { name.to_owned() };
+        of_device(file, name, snapshot, device, entries).transpose().map(|trace| (device, trace))
+    })
+}
+
+/// Returns the record of a device. `None` without events of the allocator.
+fn of_device(
+    file: &Path,
+    name: String,
+    snapshot: &Snapshot,
+    device: i64,
+    entries: &[cachalot_snapshot::Event],
+) -> Result<Option<Trace>, BadInput> {
+    let (events, remarks) = events(file, entries)?;
+    if events.is_empty() {
+        return Ok(None);
+    }
+    let settings = snapshot.allocator_settings.as_ref();
+    let config = settings.and_then(|settings| settings.string.clone());
+    let own = snapshot.segments.iter().filter(|segment| segment.device == device);
+    let first_failed = entries.iter().find(|entry| entry.action == "oom");
+    let device_free = first_failed.and_then(|entry| u64::try_from(entry.device_free()?).ok());
+    let (has_late_keys, is_cut) = (has_late_keys(snapshot), overflowed(snapshot));
+    let trace = trace(file, name, device, events, config, own)?;
+    Ok(Some(Trace { device_free, has_late_keys, is_cut, remarks, ..trace }))
 }
 
 /// Returns the record of `device`, with the segments at the end. Does not check for contradictions.
@@ -156,7 +177,8 @@ pub(super) fn trace<'s>(
     let (config_is_unknown, config) = (config.is_none(), config.unwrap_or_default());
     let expected = Some(Expected { config, config_is_unknown, segments, ..Expected::default() });
     let (file, start, device_free, has_late_keys) = (file.to_owned(), None, None, None);
-    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut: false })
+    let (is_cut, remarks) = (false, Vec::new());
+    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut, remarks })
 }
 
 /// Returns whether a snapshot says that the first events of its history were overwritten.
@@ -217,27 +239,102 @@ pub(crate) fn state(name: &str) -> Result<BlockState, String> {
     })
 }
 
-fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event>, BadInput> {
+/// Converts the events of a device. Also returns what was left out or filled in, as sentences.
+fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Event>, Vec<String>), BadInput> {
+    let frees = Frees::of(entries);
     let mut events = Vec::with_capacity(entries.len());
+    let mut unknown = BTreeMap::<&str, u64>::new();
     for (number, entry) in (0..).zip(entries) {
         let place = Place::Event(number);
-        let complain = |what: String| BadInput::at_place(file, place, what);
-        let Some(action) = action(&entry.action).map_err(complain)? else {
-            continue;
+        let action = match action(&entry.action) {
+            Known::Event(action) => action,
+            Known::Mark => continue,
+            Known::No => {
+                *unknown.entry(&entry.action).or_default() += 1;
+                continue;
+            }
         };
         let size = u64::try_from(entry.size).ok().filter(|&size| size < MAX_REQUEST).ok_or_else(|| {
-            complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
+            let what = format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size);
+            BadInput::at_place(file, place, what)
         })?;
         let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
-        events.push(Event { action, addr, size, stream, note: Note::None, place });
+        let event = Event { action, addr, size, stream, note: Note::None, place };
+        frees.fill_in(event, &mut events);
     }
-    Ok(events)
+    let mut remarks: Vec<String> = frees.remark().map(str::to_owned).into_iter().collect();
+    for (name, count) in unknown {
+        remarks.push(match count {
+            1 => format!("1 event `{name}` is unknown, and was left out"),
+            _ => format!("{count} events `{name}` are unknown, and were left out"),
+        });
+    }
+    Ok((events, remarks))
 }
 
-/// Returns the action with a name in a snapshot. `None` for an entry that is no event of the
-/// allocator.
-fn action(name: &str) -> Result<Option<Action>, String> {
-    Ok(Some(match name {
+/// The two events of a free that a history has. `skip_actions` of PyTorch 2.10 leaves events out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Frees {
+    /// Both, or no free at all.
+    Both,
+    /// Only `free_completed`: the free was requested at the same time, or earlier.
+    Completed,
+    /// Only `free_requested`: the free was complete at the same time, or later.
+    Requested,
+}
+
+impl Frees {
+    fn of(entries: &[cachalot_snapshot::Event]) -> Self {
+        let has = |name: &str| entries.iter().any(|entry| entry.action == name);
+        match (has("free_requested"), has("free_completed")) {
+            (false, true) => Self::Completed,
+            // A single free that still waits has no completion, and no memory after it is wrong.
+            (true, false) if entries.iter().filter(|entry| entry.action == "free_requested").count() > 1 => {
+                Self::Requested
+            }
+            _ => Self::Both,
+        }
+    }
+
+    /// Adds an event, with the one that the history leaves out.
+    fn fill_in(self, event: Event, events: &mut Vec<Event>) {
+        match (self, event.action) {
+            (Self::Completed, Action::FreeCompleted) => {
+                events.extend([Event { action: Action::FreeRequested, ..event }, event]);
+            }
+            (Self::Requested, Action::FreeRequested) => {
+                events.extend([event, Event { action: Action::FreeCompleted, ..event }]);
+            }
+            _ => events.push(event),
+        }
+    }
+
+    fn remark(self) -> Option<&'static str> {
+        match self {
+            Self::Both => None,
+            Self::Completed => Some(
+                "the history has no `free_requested` (skip_actions), so each free counts from its completion, and nothing as \
+                 pending",
+            ),
+            Self::Requested => {
+                Some("the history has no `free_completed` (skip_actions), so each free counts as complete at once")
+            }
+        }
+    }
+}
+
+/// What the name of an action in a snapshot is.
+enum Known {
+    /// An event of the allocator.
+    Event(Action),
+    /// An entry that is no event of the allocator.
+    Mark,
+    /// A name that this version does not know.
+    No,
+}
+
+fn action(name: &str) -> Known {
+    Known::Event(match name {
         "alloc" => Action::Alloc,
         "free_requested" => Action::FreeRequested,
         "free_completed" => Action::FreeCompleted,
@@ -246,7 +343,7 @@ fn action(name: &str) -> Result<Option<Action>, String> {
         "segment_map" => Action::SegmentMap,
         "segment_unmap" => Action::SegmentUnmap,
         "oom" => Action::OutOfMemory,
-        "snapshot" | "annotate" | "user_defined" => return Ok(None),
-        _ => return Err(format!("unknown action `{name}`")),
-    }))
+        "snapshot" | "annotate" | "user_defined" | "workspace_snapshot" => return Known::Mark,
+        _ => return Known::No,
+    })
 }
