@@ -345,7 +345,7 @@ mod tests {
                 move |slot| Operation::Malloc { bytes: (20 + step % 10) * 2 * MIB, stream: StreamId::DEFAULT, slot };
             (0..3).map(malloc).chain((0..3).map(|slot| Operation::Free { slot }))
         };
-        Program { operations: (0..100).flat_map(step).collect(), slots: 3 }
+        Program { operations: (0..100).flat_map(step).collect(), slots: 3, start: 0 }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! use cachalot_tuner::program::{Operation, Program};
 //!
 //! let malloc = Operation::Malloc { bytes: 5 << 20, stream: StreamId::DEFAULT, slot: 0 };
-//! let program = Program { operations: vec![malloc, Operation::Free { slot: 0 }], slots: 1 };
+//! let program = Program { operations: vec![malloc, Operation::Free { slot: 0 }], slots: 1, start: 0 };
 //! let part = Part { name: "one block".to_owned(), program, limit: None, ..Part::default() };
 //! let costs = cachalot_core::simulated::DriverCosts::h200();
 //! type OnDevice = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;

@@ -115,7 +115,7 @@ mod tests {
     fn part(name: &str, sizes: impl IntoIterator<Item = u64>) -> Part {
         let malloc = |bytes| Operation::Malloc { bytes, stream: StreamId::DEFAULT, slot: 0 };
         let operations = sizes.into_iter().flat_map(|bytes| [malloc(bytes), Operation::Free { slot: 0 }]).collect();
-        Part { name: name.to_owned(), program: Program { operations, slots: 1 }, ..Part::default() }
+        Part { name: name.to_owned(), program: Program { operations, slots: 1, start: 0 }, ..Part::default() }
     }
 
     fn names(parts: &[Part]) -> Vec<&str> {

@@ -87,7 +87,7 @@ impl Aim {
 }
 
 fn time(cost: &Cost) -> f64 {
-    cost.driver_ns as f64 + 1000.0
+    cost.driver_ns.saturating_sub(cost.start_ns) as f64 + 1000.0
 }
 
 /// Returns the mean of the natural logarithms of `of(cost) / of(base)`.
@@ -106,7 +106,9 @@ pub(crate) fn summary(costs: &[Cost], base: &[Cost], aim: Aim) -> Summary {
         time_change: mean_log(costs, base, time).exp_m1(),
         worst_change: worst.reduce(f64::max).unwrap_or(0.0),
         reserved_bytes: sum(|cost| cost.reserved_bytes),
-        us_per_request: sum(|cost| cost.driver_ns) as f64 / 1000.0 / sum(|cost| cost.requests).max(1) as f64,
+        us_per_request: sum(|cost| cost.driver_ns.saturating_sub(cost.start_ns)) as f64
+            / 1000.0
+            / sum(|cost| cost.requests.saturating_sub(cost.start_requests)).max(1) as f64,
         ooms: sum(|cost| cost.ooms),
         programs: costs.to_vec(),
     }
@@ -159,7 +161,7 @@ mod tests {
 
     /// Returns the cost of a program that takes 10 ms in the driver only for its start.
     fn cost(reserved_bytes: u64, driver_us: u64, ooms: u64) -> Cost {
-        Cost { reserved_bytes, driver_ns: (10_000 + driver_us) * 1000, ooms, requests: 10 }
+        Cost { reserved_bytes, driver_ns: (10_000 + driver_us) * 1000, ooms, requests: 10, ..Cost::default() }
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn program() -> Program {
     };
     let mut operations: Vec<_> = (0..60).flat_map(slot_operations).collect();
     operations.extend((0..60).map(|slot| Operation::Free { slot: slot * 7 % 60 }));
-    Program { operations, slots: 60 }
+    Program { operations, slots: 60, start: 0 }
 }
 
 #[test]

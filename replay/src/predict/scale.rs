@@ -126,7 +126,7 @@ mod tests {
             operations.extend([malloc(1000 * batch, 2), malloc(WEIGHT, 3), malloc(WEIGHT / 2, 4)]);
             operations.extend(free);
         }
-        Program { operations, slots: 5 }
+        Program { operations, slots: 5, start: 0 }
     }
 
     #[test]

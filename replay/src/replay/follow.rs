@@ -122,6 +122,7 @@ impl<'t> Follower<'t> {
         };
         if let Some(start) = &trace.start {
             follower.begin(start)?;
+            follower.program.start = follower.program.operations.len();
         }
         follower.start_trace()?;
         Ok(follower)

@@ -164,6 +164,7 @@ mod tests {
             device_free: None,
             has_late_keys: None,
             is_cut: false,
+            remarks: Vec::new(),
         };
         Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
     }

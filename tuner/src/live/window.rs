@@ -79,7 +79,7 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
             _ => {}
         }
     }
-    let program = Program { operations, slots: slots.count };
+    let program = Program { operations, slots: slots.count, start: 0 };
     Seen { program, requests, reserved_bytes: reserved_bytes(events, window) }
 }
 

@@ -26,8 +26,9 @@ impl Program {
     /// and outside captures. In a training run this is between two iterations.
     pub fn halves(&self) -> Option<(Self, Self)> {
         let at = self.place_to_cut()?;
-        let earlier = Self { operations: self.operations[..at].to_vec(), slots: self.slots };
-        let later = Self { operations: self.rest_from(at), slots: self.slots };
+        let operations = self.operations[..at].to_vec();
+        let earlier = Self { operations, slots: self.slots, start: self.start.min(at) };
+        let later = self.rest_from(at);
         let requests = |operations: &[Operation]| operations.iter().filter(|made| made.is_request()).count();
         let counts = [requests(&self.operations[..at]), requests(&self.operations[at..])];
         counts.iter().all(|&count| count >= LEAST_REQUESTS).then_some((earlier, later))
@@ -48,9 +49,9 @@ impl Program {
         places.min().map(|(_, at)| at)
     }
 
-    /// Returns the operations from number `at` on, after requests for the blocks that are live
+    /// Returns the program from operation number `at` on, after requests for the blocks that are live
     /// there.
-    fn rest_from(&self, at: usize) -> Vec<Operation> {
+    fn rest_from(&self, at: usize) -> Self {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];
         let (mut is_captured, mut capturing) = (false, None);
@@ -85,9 +86,10 @@ impl Program {
         for (_, slot) in found {
             operations.extend(uses[slot as usize].iter().map(|&stream| Operation::RecordStream { slot, stream }));
         }
+        let start = operations.len();
         operations.extend_from_slice(&self.operations[at..]);
         renumber(&mut operations, self.slots);
-        operations
+        Self { operations, slots: self.slots, start }
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
             operations.extend((2..6).map(|slot| malloc((step + 1) << 18, slot)));
             operations.extend((2..6).map(|slot| Operation::Free { slot }));
         }
-        Program { operations, slots: 6 }
+        Program { operations, slots: 6, start: 0 }
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl Program {
             }
             operations.push(operation);
         }
-        Self { operations, slots: self.slots }
+        Self { operations, slots: self.slots, start: self.start }
     }
 
     /// Returns the numbers of the operations at which iterations start.

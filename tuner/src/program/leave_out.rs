@@ -32,6 +32,8 @@ impl Program {
     /// Returns the program without the calls to leave out.
     #[must_use]
     pub fn without(mut self, left_out: LeftOut) -> Self {
+        let in_start = &self.operations[..self.start.min(self.operations.len())];
+        self.start -= in_start.iter().filter(|&&operation| left_out.is(operation)).count();
         self.operations.retain(|&operation| !left_out.is(operation));
         self
     }
@@ -76,7 +78,7 @@ mod tests {
             Operation::Malloc { bytes: 300, stream, slot },
             Operation::EndCapture,
         ];
-        Program { operations, slots: 1 }
+        Program { operations, slots: 1, start: 0 }
     }
 
     #[test]

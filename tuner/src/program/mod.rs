@@ -87,4 +87,7 @@ pub struct Program {
     pub operations: Vec<Operation>,
     /// The greatest number of live blocks.
     pub slots: u32,
+    /// The number of calls at the start that make again what the program held before its record
+    /// began. Their cost is not the program's.
+    pub start: usize,
 }

@@ -203,7 +203,7 @@ mod tests {
             Operation::RecordStream { slot: 2, stream: side },
             Operation::Free { slot: 2 },
         ];
-        Program { operations, slots: 3 }
+        Program { operations, slots: 3, start: 0 }
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
                 Operation::Complete { stream: StreamId::DEFAULT },
                 malloc(30 * MIB, 0),
             ];
-            run.perform_passes(&Program { operations, slots: 2 }, 3, |_, _| ()).expect("there is memory");
+            run.perform_passes(&Program { operations, slots: 2, start: 0 }, 3, |_, _| ()).expect("there is memory");
             run.device().calls(Call::Unmap)
         });
         assert!(calls[0] == 0 && calls[1] > 0, "{calls:?}");
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_direct_policy_pays_the_same_in_each_pass() {
-        let program = Program { operations: vec![malloc(20 * MIB, 0), malloc(2 * MIB, 1)], slots: 2 };
+        let program = Program { operations: vec![malloc(20 * MIB, 0), malloc(2 * MIB, 1)], slots: 2, start: 0 };
         let passes = run("policy:direct").perform_passes(&program, 3, |_, _| ()).expect("there is memory");
         let (obtained, released) = (32_000 + 31_000, 32_000 + 24_000);
         assert_eq!(passes.driver.passes_ns, [obtained, released + obtained, released + obtained]);

@@ -30,7 +30,7 @@ mod tests {
             Operation::Free { slot: 0 },
             Operation::Malloc { bytes: 1, stream, slot: 0 },
         ];
-        let program = Program { operations, slots: 1 };
+        let program = Program { operations, slots: 1, start: 0 };
         assert_eq!(program.clone().scaled(1.0).operations, program.operations);
         let scaled = program.scaled(0.5);
         assert_eq!(scaled.live_bytes().collect::<Vec<_>>(), [500, 500, 0, 1]);
