@@ -17,6 +17,11 @@ pub struct RecordedPeaks {
     pub largest_failed_bytes: u64,
     /// The memory when the most was in use, for the first time.
     pub fullest: Stuck,
+    /// Bytes in idle segments, or idle pages of expandable segments, before the first event.
+    pub idle_before_bytes: u64,
+    /// Whether the first failed request was refused although the device had enough free memory: by
+    /// a limit of the process.
+    pub was_refused_by_limit: bool,
     /// The memory limit in bytes: the recorded limit, or the limit implied by the first failed
     /// request.
     pub limit_bytes: Option<u64>,
@@ -41,6 +46,7 @@ impl RecordedPeaks {
         let (mut most, mut fullest, mut refused_at) = (in_use(&walk), 0, None);
         recorded.peak_reserved_bytes = walk.memory.reserved();
         recorded.peak_live_bytes = live;
+        recorded.idle_before_bytes = walk.stuck().idle_bytes;
         for (number, event) in trace.events.iter().enumerate() {
             walk.apply(number);
             match event.action {
@@ -65,6 +71,7 @@ impl RecordedPeaks {
         if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
             // A device with enough free memory refused for a limit, which is above all that was
             // held.
+            recorded.was_refused_by_limit = trace.device_free.is_some_and(|free| free >= wanted);
             let left = trace.device_free.filter(|&free| free < wanted).unwrap_or(0);
             recorded.limit_bytes = Some(recorded.peak_reserved_bytes.max(reserved.saturating_add(left)));
         }

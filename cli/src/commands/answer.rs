@@ -16,12 +16,7 @@ pub(crate) struct Told {
 
 impl From<&Answer> for Told {
     fn from(answer: &Answer) -> Self {
-        let saved = |better: &Better| answer.peak_reserved_bytes.saturating_sub(better.peak_reserved_bytes);
-        Self {
-            sentence: sentence(answer),
-            answer: answer.clone(),
-            saved_bytes: answer.better.as_ref().map_or(0, saved),
-        }
+        Self { sentence: sentence(answer), answer: answer.clone(), saved_bytes: answer.saved_bytes() }
     }
 }
 
@@ -30,7 +25,7 @@ pub(crate) fn sentence(answer: &Answer) -> String {
     // What would have served a failed request has the settings.
     let advice = if answer.rescues.is_empty() { format!("; {}", advice(answer)) } else { String::new() };
     let mut text = format!("{}{advice}.", facts(answer));
-    for more in [rescue(answer), replayed(answer), stuck(&answer.fullest)].into_iter().flatten() {
+    for more in [rescue(answer), idle(answer), replayed(answer), stuck(&answer.fullest)].into_iter().flatten() {
         text.push(' ');
         text.push_str(&more);
         text.push('.');
@@ -80,9 +75,14 @@ fn advice(answer: &Answer) -> String {
         let failed = plural(*ooms, "request");
         return format!("{setting} would have failed {failed} instead of {}, and held {}", answer.ooms, show(*less));
     }
-    let saved = answer.peak_reserved_bytes.saturating_sub(*less);
-    let share = saved as f64 / answer.peak_reserved_bytes.max(1) as f64 * 100.0;
-    format!("{setting} would have saved {} of it ({share:.1} %)", show(saved))
+    let (saved, compared) = (answer.saved_bytes(), answer.compared_bytes());
+    let share = saved as f64 / compared.max(1) as f64 * 100.0;
+    let of = if differs(answer) {
+        format!("the {} that a replay with the recorded settings holds", show(compared))
+    } else {
+        "it".to_owned()
+    };
+    format!("{setting} would have saved {} of {of} ({share:.1} %)", show(saved))
 }
 
 /// Returns the sentence on failed requests, and on what would have served them.
@@ -109,8 +109,12 @@ pub(crate) fn rescue(answer: &Answer) -> Option<String> {
 fn way(rescue: &Rescue) -> String {
     match rescue {
         Rescue::Limit { limit_bytes, instead_of_bytes, is_setting } => {
-            let what = if *is_setting { "a limit" } else { "memory" };
-            format!("{what} of {} instead of {}", show(*limit_bytes), show(*instead_of_bytes))
+            let (least, present) = (show(*limit_bytes), show(*instead_of_bytes));
+            if *is_setting {
+                format!("a limit of {least} instead of {present}")
+            } else {
+                format!("{least} for this process, which had {present}")
+            }
         }
         Rescue::Setting(better) => {
             let needs = better.needs_pytorch.map_or(String::new(), |version| format!(" (PyTorch {version} or later)"));
@@ -123,13 +127,37 @@ fn way(rescue: &Rescue) -> String {
     }
 }
 
-/// Returns the sentence on a replay that holds other memory than the recording.
-fn replayed(answer: &Answer) -> Option<String> {
-    let replayed = answer.replayed_bytes.filter(|&bytes| answer.is_recorded && answer.ooms == 0 && bytes > 0)?;
-    let apart = replayed.abs_diff(answer.peak_reserved_bytes) as f64;
-    (apart > 0.005 * answer.peak_reserved_bytes as f64).then(|| {
-        format!("A replay with the recorded settings holds {}, because it has other addresses", show(replayed))
+/// Returns the sentence on memory that nothing used when the history began.
+fn idle(answer: &Answer) -> Option<String> {
+    let bytes = answer.idle_before_bytes;
+    // Some idle segments are in every cache.
+    (answer.is_recorded && bytes as f64 > 0.02 * answer.peak_reserved_bytes as f64).then(|| {
+        let share = share(bytes, answer.peak_reserved_bytes);
+        format!(
+            "{} of it ({share}) were idle already when the history began: `torch.cuda.empty_cache()` before it would have \
+             released them",
+            show(bytes)
+        )
     })
+}
+
+/// Returns whether the replay holds other memory than the recording, by more than a two-hundredth.
+fn differs(answer: &Answer) -> bool {
+    let Some(replayed) = answer.replayed_bytes.filter(|&bytes| answer.is_recorded && bytes > 0) else { return false };
+    replayed.abs_diff(answer.peak_reserved_bytes) as f64 > 0.005 * answer.peak_reserved_bytes as f64
+}
+
+/// Returns the sentence on a replay that holds other memory than the recording, where no saving
+/// names it.
+fn replayed(answer: &Answer) -> Option<String> {
+    let is_told = answer.ooms > 0 || answer.better.is_some() || !differs(answer);
+    let replayed = answer.replayed_bytes.filter(|_| !is_told)?;
+    let reason = match (answer.idle_before_bytes > 0, answer.cut_to_events) {
+        (true, _) => ", because it starts without the idle memory",
+        (false, None) => ", because it has other addresses",
+        (false, Some(_)) => "",
+    };
+    Some(format!("A replay with the recorded settings holds {} at the peak{reason}", show(replayed)))
 }
 
 /// Returns the sentence on free memory that could not go back to the device.
@@ -177,6 +205,7 @@ mod tests {
             peak_reserved_bytes: 20 * GIB,
             peak_live_bytes: 5 * GIB,
             replayed_bytes: Some(20 * GIB),
+            idle_before_bytes: 0,
             fullest: Stuck { hole_bytes: GIB, hole_segments: 1, ..Stuck::default() },
             better,
             ooms: 0,
@@ -215,7 +244,7 @@ mod tests {
         let no = "no setting of PyTorch's allocator that was tried would have saved 2 % or more.";
         assert_eq!(sentence(&none), format!("{facts}; {no}"));
         let other = Answer { replayed_bytes: Some(19 * GIB), ..none };
-        assert!(sentence(&other).contains("A replay with the recorded settings holds 19.00 GiB, "));
+        assert!(sentence(&other).contains("A replay with the recorded settings holds 19.00 GiB at the peak, "));
     }
 
     #[test]

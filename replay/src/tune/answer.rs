@@ -85,8 +85,12 @@ pub struct Answer {
     pub peak_reserved_bytes: u64,
     /// Peak of the requested bytes of all live blocks.
     pub peak_live_bytes: u64,
-    /// Peak of reserved memory in a replay with the program's settings. `None` without a replay.
+    /// Peak of reserved memory in a replay with the program's settings, which every saving is
+    /// measured against. `None` without a replay.
     pub replayed_bytes: Option<u64>,
+    /// Bytes that were idle when the history began, in whole segments or pages: a replay starts
+    /// without them, because nobody knows which requests left them behind.
+    pub idle_before_bytes: u64,
     /// The memory when the most was in use.
     pub fullest: Stuck,
     /// The advised setting, if the gain is 2 % or more, or fewer requests fail.
@@ -100,6 +104,19 @@ pub struct Answer {
     pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.
     pub rescues: Vec<Rescue>,
+}
+
+impl Answer {
+    /// Returns the peak that the advised setting's peak is compared with: that of the replay with
+    /// the program's settings, which starts and ends as the setting's own replay does.
+    pub fn compared_bytes(&self) -> u64 {
+        self.replayed_bytes.unwrap_or(self.peak_reserved_bytes)
+    }
+
+    /// Returns the bytes that the advised setting saves. 0 without one.
+    pub fn saved_bytes(&self) -> u64 {
+        self.better.as_ref().map_or(0, |better| self.compared_bytes().saturating_sub(better.peak_reserved_bytes))
+    }
 }
 
 /// A program with the settings in question.
@@ -159,7 +176,7 @@ pub fn answer_of(trace: &Trace) -> Answer {
             baseline: &baseline,
             recorded: Some(&recorded),
             has_late_keys: trace.has_late_keys,
-            limit_is_setting: trace.limit_bytes().is_some(),
+            limit_is_setting: trace.limit_bytes().is_some() || recorded.was_refused_by_limit,
         };
         answer(&question, &DriverCosts::h200())
     };
@@ -175,6 +192,7 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
         peak_reserved_bytes: recorded.peak_reserved_bytes,
         peak_live_bytes: recorded.peak_live_bytes,
         replayed_bytes: None,
+        idle_before_bytes: recorded.idle_before_bytes,
         fullest: recorded.fullest,
         better: None,
         ooms: recorded.ooms,
@@ -232,8 +250,8 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
 /// setting, or one for every version of `PyTorch`, is preferred if its peak is less than 3 %
 /// higher.
 fn advised(measured: &[(Candidate, Cost)], found: &Answer, present_ooms: u64) -> Option<Better> {
-    // The gain holds beside the recording, and beside its replay at other addresses.
-    let peak = found.peak_reserved_bytes.min(found.replayed_bytes.unwrap_or(u64::MAX)) as f64;
+    // The gain holds beside the recording, and beside its replay, which may hold more.
+    let peak = found.peak_reserved_bytes.min(found.compared_bytes()) as f64;
     let ooms = found.ooms.min(present_ooms);
     let gains = |(candidate, cost): &&(Candidate, Cost)| {
         let worth = if candidate.needs_pytorch().is_some() { peak / PLAIN } else { peak * WORTH };
@@ -305,6 +323,7 @@ fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
         largest_failed_bytes: whole.largest_failed,
         fullest: stuck_of(&again.allocator.snapshot(), config),
         limit_bytes: part.limit,
+        ..RecordedPeaks::default()
     };
     Some(Answer { is_recorded: false, ..of_recording(&recorded, String::new()) })
 }

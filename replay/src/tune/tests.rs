@@ -18,7 +18,7 @@ fn malloc(bytes: u64, slot: u32) -> Operation {
 }
 
 fn part(name: &str, operations: Vec<Operation>, slots: u32) -> Part {
-    Part { name: name.to_owned(), program: Program { operations, slots }, ..Part::default() }
+    Part { name: name.to_owned(), program: Program { operations, slots, start: 0 }, ..Part::default() }
 }
 
 /// Returns steps with three growing blocks. By default each block needs its own segment. Expandable
