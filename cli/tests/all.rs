@@ -9,6 +9,7 @@ mod diff;
 mod documents;
 mod expansion;
 mod export;
+mod foreign_histories;
 mod histories;
 mod inputs;
 mod inspect;

@@ -91,7 +91,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
     assert_eq!(sizes, [4, 5000, 70 * MIB, 54 * MIB, 0, 0, 16 * MIB, 16 * MIB]);
     assert_eq!(allocated["largest"][0]["bytes"], 54 * MIB);
     let group = |line: &str, bytes: u64, events: u64, us: u64| {
-        json!({"stack": [line, "model.py:9 main"], "blocks": 1, "bytes": bytes, "pending": 0, "largest": bytes,
+        json!({"stack": [line, "model.py:9 main"], "shown": [line, "model.py:9 main"], "blocks": 1, "bytes": bytes, "pending": 0, "largest": bytes,
             "oldest_events": events, "oldest_us": us})
     };
     let (forward, backward) =
@@ -121,7 +121,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
         "42.9 %",
         "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
         "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream default",
-        "2 requests failed, the largest of 24.00 MiB; enough would have been memory of 94.00 MiB instead of 71.00 MiB, or free",
+        "2 requests failed, the largest of 24.00 MiB; enough would have been 94.00 MiB for this process, which had 71.00 MiB, or free",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
@@ -170,12 +170,12 @@ fn own_frames_come_before_those_of_pytorch() {
     let module = "/usr/lib/site-packages/torch/nn/modules/module.py";
     let stack = [module, "torch/nn/functional.py", "train.py", module, "main.py"];
     let told = of_one_block("own_frames", &with_stack("active_allocated", &stack));
-    let lines = "train.py:1 call\n              main.py:1 call\n              … 3 frames of PyTorch hidden\n";
+    let lines = "train.py:1 call\n              main.py:1 call\n              … 3 frames hidden\n";
     assert!(told.contains(lines), "{told}");
     let only = of_one_block("no_own_frames", &with_stack("active_allocated", &stack[..2]));
     assert!(only.contains("functional.py:1 call\n") && !only.contains("hidden"), "{only}");
     let none = of_one_block("no_frames", &with_stack("active_allocated", &[]));
-    assert!(none.contains("no stack was recorded: pass stacks='all' to"), "{none}");
+    assert!(none.contains("no stack was recorded: call torch.cuda.memory._record_memory_history()"), "{none}");
 }
 
 #[test]
@@ -275,8 +275,8 @@ fn the_answer_comes_first() {
     let words = answer.split_whitespace().collect::<Vec<_>>().join(" ");
     // As in the page of `view`, whose sentence is about the recorded peak as well.
     let expected = "4.42 GiB were reserved at the peak, for at most 2.21 GiB live (utilisation 50.1 %); \
-                    `expandable_segments:True` would have saved 2.04 GiB of it (46.3 %). A replay with the recorded settings \
-                    holds 4.32 GiB, because it has other addresses. When the most was in use, 232.98 MiB were stuck in holes \
+                    `expandable_segments:True` would have saved 1.95 GiB of the 4.32 GiB that a replay with the recorded \
+                    settings holds (45.0 %). When the most was in use, 232.98 MiB were stuck in holes \
                     of 32 segments.";
     assert_eq!(words, expected);
     let line = &cachalot(["inspect".into(), "--json".into(), file]).json()[0];

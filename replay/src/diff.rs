@@ -3,7 +3,7 @@
 //! Blocks belong to one stack if all frames are equal. So the growths of all stacks add up to the
 //! growth of allocated and pending memory.
 
-use crate::inspect::{At, Group, Sums, held};
+use crate::inspect::{At, Group, StackLines, Sums, held};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -26,8 +26,8 @@ pub struct Share {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldMemory {
     devices: BTreeMap<i64, Sums>,
-    /// By stack, the innermost frame first.
-    stacks: BTreeMap<Vec<String>, Share>,
+    /// By stack.
+    stacks: BTreeMap<StackLines, Share>,
 }
 
 /// The growth of a device.
@@ -44,9 +44,9 @@ pub struct DeviceGrowth {
 /// The growth of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StackGrowth {
-    /// The stack, the innermost frame first, each frame as `file:line function`, or as
-    /// `file function` without lines. Empty for blocks without a recorded stack.
-    pub stack: Vec<String>,
+    /// The stack, each frame as `file function` where lines are ignored.
+    #[serde(flatten)]
+    pub lines: StackLines,
     /// Bytes of the second snapshot less bytes of the first snapshot.
     pub growth: i64,
     /// The first snapshot.
@@ -70,8 +70,8 @@ impl HeldMemory {
     pub fn of(snapshot: &Snapshot, at: At, lines: bool) -> Self {
         let (devices, groups) = held(snapshot, at);
         let mut stacks = BTreeMap::<_, Share>::new();
-        for Group { stack, blocks, bytes, pending, largest, .. } in groups {
-            let stack = if lines { stack } else { stack.iter().map(|frame| without_line(frame)).collect() };
+        for Group { lines: stack, blocks, bytes, pending, largest, .. } in groups {
+            let stack = if lines { stack } else { stack.without_numbers() };
             let share = stacks.entry(stack).or_default();
             share.blocks += blocks;
             share.bytes = share.bytes.saturating_add(bytes);
@@ -87,16 +87,6 @@ impl HeldMemory {
     }
 }
 
-/// Returns a frame `file:line function` without the line.
-fn without_line(frame: &str) -> String {
-    let is_line = |rest: &str| {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        (digits > 0 && rest[digits..].starts_with(' ')).then_some(digits)
-    };
-    let found = frame.match_indices(':').find_map(|(at, _)| Some((at, is_line(&frame[at + 1..])?)));
-    found.map_or_else(|| frame.to_owned(), |(at, digits)| format!("{}{}", &frame[..at], &frame[at + 1 + digits..]))
-}
-
 /// Returns the difference of two snapshots.
 pub fn diff(before: &HeldMemory, mut after: HeldMemory) -> Diff {
     let mut devices: BTreeMap<i64, DeviceGrowth> = BTreeMap::new();
@@ -108,29 +98,16 @@ pub fn diff(before: &HeldMemory, mut after: HeldMemory) -> Diff {
         devices.entry(device).or_insert(none).after = sums;
     }
     let mut stacks = Vec::new();
-    let mut compare = |stack: &[String], before: Share, after: Share| {
+    let mut compare = |stack: &StackLines, before: Share, after: Share| {
         if before != after {
             let growth = after.bytes.cast_signed().saturating_sub(before.bytes.cast_signed());
-            stacks.push(StackGrowth { stack: stack.to_vec(), growth, before, after });
+            stacks.push(StackGrowth { lines: stack.clone(), growth, before, after });
         }
     };
     for (stack, share) in &before.stacks {
         compare(stack, *share, after.stacks.remove(stack).unwrap_or_default());
     }
     after.stacks.iter().for_each(|(stack, share)| compare(stack, Share::default(), *share));
-    stacks.sort_by(|one, other| (Reverse(one.growth), &one.stack).cmp(&(Reverse(other.growth), &other.stack)));
+    stacks.sort_by(|one, other| (Reverse(one.growth), &one.lines).cmp(&(Reverse(other.growth), &other.lines)));
     Diff { devices: devices.into_values().collect(), stacks }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_line;
-
-    #[test]
-    fn a_frame_loses_its_line_and_nothing_else() {
-        assert_eq!(without_line("a/b.py:12 step"), "a/b.py step");
-        assert_eq!(without_line("x.cpp:0 at::native::empty(long, 3)"), "x.cpp at::native::empty(long, 3)");
-        assert_eq!(without_line("?? at::empty"), "?? at::empty");
-        assert_eq!(without_line("c:/d e.py:7 <lambda>"), "c:/d e.py <lambda>");
-    }
 }

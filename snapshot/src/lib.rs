@@ -7,6 +7,7 @@
 //! memory_map  the blocks of an allocator's segments, and the distribution of their sizes
 //! take     snapshots of an allocator
 //! stack    stacks of the program, shared by events of one call site
+//! frames   which frames of a stack a reader looks for
 //! lenient  odd values that do not make a file unreadable
 //! shared   values read once for all references in a file
 //! harvest  events built while a pickle is read
@@ -42,6 +43,7 @@ mod event;
 #[cfg(feature = "files")]
 mod file;
 #[cfg(feature = "files")]
+mod frames;
 #[cfg(feature = "files")]
 mod harvest;
 #[cfg(feature = "files")]
@@ -64,6 +66,7 @@ mod take;
 #[cfg(feature = "files")]
 pub use {
     file::{Format, ReadError, read, read_from, read_with, write, write_file},
+    frames::Origin,
     model::{Annotation, Block, Details, Event, PastAllocation, Segment, Settings, Snapshot, Text},
     other::Other,
     stack::{Frame, Stack},

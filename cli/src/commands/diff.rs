@@ -1,7 +1,7 @@
 //! `cachalot diff`: the growth between two memory snapshots.
 
 use super::bytes::{difference, parse, plural, show};
-use super::inspect::{INDENT, StackArgs, StackPrinter, load};
+use super::inspect::{INDENT, NoStack, StackArgs, StackPrinter, load};
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, DIFFERENT, SCHEMA, print};
 use cachalot_replay::diff::{DeviceGrowth, Diff, HeldMemory, Share, StackGrowth, diff};
@@ -262,7 +262,7 @@ fn stacks(text: &mut String, title: &str, stacks: &[&StackGrowth], shown: &Stack
         };
         let line = format!("{growth:>12}  {change}");
         let _ = writeln!(text, "\n{}", shown.look.fold(&line, INDENT));
-        shown.stack(text, &stack.stack);
+        shown.stack(text, &stack.lines, NoStack::Unknown);
     }
     if stacks.len() > most {
         let rest = &stacks[most..];

@@ -5,7 +5,9 @@ use super::bytes::{duration, plural, show};
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, SCHEMA, print};
-use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
+use cachalot_replay::inspect::{
+    self, By, Failure, Group, Lists, Peak, PeakOf, RefusedBy, Remedy, Report, SegmentReport, StackLines, Totals,
+};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
 use cachalot_snapshot::Snapshot;
@@ -25,12 +27,20 @@ is replayed with the recorded settings and with a few others, unless it has more
 than four million events. Without a history, the sentence is about the end: what
 is in use, stuck in holes, and idle.
 
+After a failed request it starts with that request, its line, who refused it,
+and the lines that hold the most memory. A saving is measured against the replay
+with the recorded settings; memory that was idle before the history has its own
+sentence. A history that cannot be used, or only in part, is named with the
+reason.
+
 The report has the totals of each device at the end, and at the peaks if events
-were recorded; the call stacks of all blocks not free, by bytes and then by age;
-the segments in use with the most free memory, which the process cannot release
-while a segment is in use; and for each failed request the changes with which
-the request would have succeeded. Stacks and ages are shown if they were
-recorded.
+were recorded; the lines of the program that allocated the blocks not free, by
+bytes and then by age; the segments in use with the most free memory, which the
+process cannot release while a segment is in use; and for each failed request
+the changes with which the request would have succeeded. Stacks and ages are
+shown if they were recorded. Of a stack, the frames in Python outside of PyTorch
+are shown; without any, the node of autograd's graph, or the C++ functions that
+say what is computed.
 
 pending            freed by the program, and still used by other streams
 in use             allocated or pending
@@ -53,8 +63,8 @@ Free memory before the end is reconstructed from the end backwards. A block that
 was freed by then counts with its requested size, rounded up to 512 bytes.
 
 --json prints an object for each file with schema, file, answers (with record,
-sentence, better, rescues; without a history, with end), totals, peaks, largest,
-oldest, segments, failures; sizes in bytes.
+remarks, sentence, better, rescues; without a history, with end), totals, peaks,
+largest, oldest, segments, failures; sizes in bytes.
 
 Exits with 2 for invalid input.";
 
@@ -112,9 +122,6 @@ const SEGMENTS: [Column; 12] = [
     column("held by"),
 ];
 
-/// Bytes above the free memory of any real device (32 TiB). A simulated device may have more.
-const LARGEST_DEVICE: u64 = 1 << 45;
-
 /// Report on memory snapshots: totals, holders of memory, fragmentation, failed requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
@@ -131,6 +138,18 @@ pub(crate) struct InspectArgs {
     stacks: StackArgs,
     #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
     files: Vec<PathBuf>,
+}
+
+impl InspectArgs {
+    /// Returns what is in one group: for a reader, all that look the same.
+    fn lists(&self) -> Lists {
+        let by = if self.json || self.stacks.all_frames {
+            By::Stack
+        } else {
+            By::Place { frames: self.stacks.frames.max(1) }
+        };
+        Lists { most: self.most, by }
+    }
 }
 
 /// A line of `--json`.
@@ -151,6 +170,9 @@ struct OfRecord {
     device: Option<i64>,
     /// Whether the record has its settings.
     tells_config: bool,
+    /// What of the history was left out or filled in, or why it cannot be used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sentence: Option<String>,
     #[serde(flatten)]
@@ -164,12 +186,16 @@ impl OfRecord {
     fn text(&self, several: bool) -> String {
         let of = self.record.as_ref().filter(|_| several).map_or(String::new(), |record| format!("{record}: "));
         let sentence = self.told.as_ref().map(|told| &told.sentence).or(self.sentence.as_ref());
-        let settings = if self.tells_config {
+        let settings = if self.tells_config || self.told.is_none() {
             ""
         } else {
             " The snapshot does not contain its settings, so the defaults are assumed."
         };
-        format!("{of}{}{settings}", sentence.map_or("", String::as_str))
+        let mut text = format!("{of}{}{settings}", sentence.map_or("", String::as_str));
+        for remark in &self.remarks {
+            let _ = write!(text, " Note: {remark}.");
+        }
+        text.trim_start().to_owned()
     }
 }
 
@@ -179,7 +205,7 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     for file in &args.files {
         match load(file) {
             Ok(snapshot) => {
-                let report = inspect::inspect(&snapshot, args.most);
+                let report = inspect::inspect(&snapshot, args.lists());
                 let told = told(file, &snapshot);
                 let name = file.to_string_lossy();
                 let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
@@ -203,31 +229,45 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     loaded
 }
 
-/// Returns the answer of each record of a snapshot. Without a history, a sentence about the end.
+/// Returns the answer of each record of a snapshot. Without a history, a sentence about the end; of
+/// a device whose history cannot be used, why.
 fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
-    let traces = Trace::of_snapshot(file, snapshot).unwrap_or_default();
+    let traces = Trace::each_of_snapshot(file, snapshot);
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
-    let answers = traces.iter().map(|trace| {
-        let answer = tune::answer_of(trace);
+    let answers = traces.iter().map(|(device, trace)| {
+        let told = trace.as_ref().map(|trace| Told::from(&tune::answer_of(trace)));
         progress.advance(1);
         OfRecord {
-            record: Some(trace.name.clone()),
-            device: Some(trace.device),
-            tells_config: trace.tells_config(),
+            record: trace.as_ref().ok().map(|trace| trace.name.clone()),
+            device: Some(*device),
+            tells_config: trace.as_ref().is_ok_and(Trace::tells_config),
+            remarks: match trace {
+                Ok(trace) => trace.remarks.clone(),
+                Err(error) => vec![format!("the history of device {device} cannot be used: {}", error.without_file())],
+            },
             sentence: None,
-            told: Some(Told::from(&answer)),
+            told: told.ok(),
             end: None,
         }
     });
-    let told: Vec<OfRecord> = answers.collect();
+    let mut told: Vec<OfRecord> = answers.collect();
     progress.finish();
-    if !told.is_empty() {
-        return told;
+    if told.iter().all(|answer| answer.told.is_none()) {
+        let end = tune::at_end(snapshot);
+        let remarks = told.into_iter().flat_map(|answer| answer.remarks).collect();
+        let sentence = Some(sentence_at_end(&end));
+        told = vec![OfRecord {
+            record: None,
+            device: None,
+            tells_config: true,
+            remarks,
+            sentence,
+            told: None,
+            end: Some(end),
+        }];
     }
-    let end = tune::at_end(snapshot);
-    let sentence = Some(sentence_at_end(&end));
-    vec![OfRecord { record: None, device: None, tells_config: true, sentence, told: None, end: Some(end) }]
+    told
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
@@ -239,7 +279,9 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
     let shown = StackPrinter { shown: &args.stacks, look };
     let mut text = String::new();
     for answer in answers {
-        let _ = writeln!(text, "{}", look.fold(&answer.text(answers.len() > 1), 0));
+        let failed = report.failures.iter().find(|failure| answer.device.is_none_or(|of| of == failure.device));
+        let failed = failed.map_or_else(String::new, |failure| format!("{} ", sentence_of_failure(failure)));
+        let _ = writeln!(text, "{}", look.fold(&format!("{failed}{}", answer.text(answers.len() > 1)), 0));
     }
     let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
@@ -377,9 +419,43 @@ pub(crate) struct StackArgs {
     /// Number of frames of each stack, from the innermost; JSON has all frames
     #[arg(long, value_name = "N", default_value_t = 6)]
     frames: usize,
-    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
+    /// Show every frame: also those of PyTorch, of C++ and of the interpreter, which are hidden
+    /// beside lines of the program
     #[arg(long)]
     all_frames: bool,
+}
+
+/// Why a block has no stack.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoStack {
+    /// The block is older than the first event of the history.
+    Before,
+    /// The history has its allocation, without a stack.
+    Recorded,
+    /// Either of these, or there is no history.
+    Unknown,
+}
+
+impl NoStack {
+    /// Returns why the blocks of a group have no stack.
+    fn of(group: &Group) -> Self {
+        match (group.oldest_events, group.oldest_us) {
+            (Some(_), _) => Self::Recorded,
+            (None, Some(_)) => Self::Before,
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// Returns what to tell the reader, with the remedy.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Before => "allocated before recording began: call _record_memory_history() before the model is made",
+            Self::Recorded => {
+                "recorded without a stack: _record_memory_history() records one with context='all' and stacks='all', the defaults"
+            }
+            Self::Unknown => "no stack was recorded: call torch.cuda.memory._record_memory_history() at the start",
+        }
+    }
 }
 
 /// Writes stacks to a report.
@@ -397,7 +473,7 @@ impl StackPrinter<'_> {
             return;
         }
         let _ = writeln!(text, "\n{title}");
-        for group in &self.merged(groups) {
+        for group in groups {
             let blocks = plural(group.blocks, "block");
             let mut line = format!("{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
             match group.pending {
@@ -412,48 +488,28 @@ impl StackPrinter<'_> {
                 (None, None) => {}
             }
             let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
-            self.stack(text, &group.stack);
+            self.stack(text, &group.lines, NoStack::of(group));
         }
     }
 
-    /// Merges groups whose stacks are shown alike, into the place of the first.
-    fn merged(&self, groups: &[Group]) -> Vec<Group> {
-        let mut merged: Vec<(String, Group)> = Vec::new();
-        for group in groups {
-            let mut shown = String::new();
-            self.stack(&mut shown, &group.stack);
-            match merged.iter_mut().find(|(known, _)| *known == shown) {
-                Some((_, known)) => known.add(group),
-                None => merged.push((shown, group.clone())),
-            }
-        }
-        merged.into_iter().map(|(_, group)| group).collect()
-    }
-
-    /// Writes the lines of a stack: frames outside of `PyTorch` if there are any.
-    pub(crate) fn stack(&self, text: &mut String, stack: &[String]) {
+    /// Writes the lines of a stack that a reader looks for, or all, or why there is none.
+    pub(crate) fn stack(&self, text: &mut String, lines: &StackLines, without: NoStack) {
+        let StackLines { stack, shown } = lines;
         if stack.is_empty() {
-            let advice = "no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history";
-            let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{advice}", ""), INDENT));
+            let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{}", "", without.text()), INDENT));
         }
-        let own: Vec<&String> = stack.iter().filter(|line| self.shown.all_frames || !is_of_torch(line)).collect();
-        let lines: Vec<&String> = if own.is_empty() { stack.iter().collect() } else { own };
+        let lines = if self.shown.all_frames { stack } else { shown };
         for line in lines.iter().take(self.shown.frames) {
             let _ = writeln!(text, "              {line}");
         }
         let (further, hidden) = (lines.len().saturating_sub(self.shown.frames), stack.len() - lines.len());
         let further = (further > 0).then(|| format!("{} further out", plural(further as u64, "frame")));
-        let hidden = (hidden > 0).then(|| format!("{} of PyTorch hidden", plural(hidden as u64, "frame")));
+        let hidden = (hidden > 0).then(|| format!("{} hidden", plural(hidden as u64, "frame")));
         let rest: Vec<String> = further.into_iter().chain(hidden).collect();
         if !rest.is_empty() {
             let _ = writeln!(text, "              … {}", rest.join(", "));
         }
     }
-}
-
-/// Returns whether a line of a stack belongs to a file of `PyTorch`.
-pub(crate) fn is_of_torch(line: &str) -> bool {
-    line.starts_with("torch/") || line.contains("/torch/")
 }
 
 fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &StackPrinter<'_>) {
@@ -464,22 +520,23 @@ fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &S
         show(wanted),
         stream(failure.stream)
     );
-    shown.stack(text, &failure.stack);
-    for (what, bytes) in [
+    shown.stack(text, &failure.lines, NoStack::Unknown);
+    let figures = [
         ("free on the device", failure.device_free),
-        ("reserved", failure.reserved),
-        ("allocated", failure.allocated),
-        ("pending", failure.pending),
-        ("free in the cache", failure.cached),
-        ("largest free block here", failure.largest_free_here),
-        ("largest free block elsewhere", failure.largest_free_elsewhere),
-        ("largest here, if waited", failure.largest_free_if_waited),
-        ("for a segment, if released", failure.if_released),
-        ("here, in one piece", failure.if_in_one_piece),
-        ("missing", failure.missing),
-    ] {
-        // A replayed record does not know the device's free memory, and reports a huge amount.
-        if what != "free on the device" || bytes < LARGEST_DEVICE {
+        ("reserved", Some(failure.reserved)),
+        ("allocated", Some(failure.allocated)),
+        ("pending", Some(failure.pending)),
+        ("free in the cache", Some(failure.cached)),
+        ("of it in private pools", Some(failure.cached_private).filter(|&bytes| bytes > 0)),
+        ("largest free block here", Some(failure.largest_free_here)),
+        ("largest free block elsewhere", Some(failure.largest_free_elsewhere)),
+        ("largest here, if waited", Some(failure.largest_free_if_waited)),
+        ("for a segment, if released", Some(failure.if_released)),
+        ("here, in one piece", Some(failure.if_in_one_piece)),
+        ("missing", Some(failure.missing)),
+    ];
+    for (what, bytes) in figures {
+        if let Some(bytes) = bytes {
             let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
         }
     }
@@ -506,4 +563,43 @@ fn advice(remedy: Remedy) -> &'static str {
         Remedy::ShareStreams => "a free block of another stream or pool",
         Remedy::Defragment => "free memory in one piece, as expandable segments can have it",
     }
+}
+
+/// Returns the sentences that a report on a failed request opens with: what failed, where, who
+/// refused it, and who held the memory.
+fn sentence_of_failure(failure: &Failure) -> String {
+    let Failure { wanted, reserved, device_free, refused_by, cached_private, .. } = *failure;
+    let place = failure.lines.shown.first().map_or_else(String::new, |line| format!(" at {line}"));
+    let free = show(device_free.unwrap_or(0));
+    let refused = match refused_by {
+        RefusedBy::Limit => format!(
+            ": a limit of the process refused it, with {free} free on the device and {} held by this process",
+            show(reserved)
+        ),
+        RefusedBy::Device => format!(
+            ": {free} were free on the device, while PyTorch held {} and other processes and libraries the rest",
+            show(reserved)
+        ),
+        RefusedBy::Unknown => format!(", while this process held {}", show(reserved)),
+    };
+    let mut text = format!("A request of {}{place} failed{refused}.", show(wanted));
+    let holders: Vec<String> = failure
+        .holders
+        .iter()
+        .map(|group| {
+            let line = group.lines.shown.first().map_or("no recorded stack", String::as_str);
+            format!("{} at {line}", show(group.bytes))
+        })
+        .collect();
+    if !holders.is_empty() {
+        let _ = write!(text, " The most was held by {}.", holders.join("; "));
+    }
+    if cached_private > 0 {
+        let _ = write!(
+            text,
+            " {} of the free memory are in private pools, as those of CUDA graphs, and serve no other request.",
+            show(cached_private)
+        );
+    }
+    text
 }

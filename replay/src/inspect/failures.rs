@@ -1,8 +1,10 @@
 //! Failed requests: the memory at the failure, and the changes with which the request would have
 //! succeeded.
 
-use super::lines;
+use super::groups::{self, By, Group, Lists};
+use super::lines::StackLines;
 use super::past::{self, PastMemory, Placement};
+use super::peaks::{self, PeakOf, PeakPlace};
 use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
@@ -18,14 +20,19 @@ pub struct Failure {
     pub event: u64,
     /// The time in microseconds since 1970.
     pub time_us: Option<i64>,
-    /// The stack of the program, in the form of a [`Group`](super::Group).
-    pub stack: Vec<String>,
+    /// The stack of the program.
+    #[serde(flatten)]
+    pub lines: StackLines,
     /// Size of the needed block.
     pub wanted: u64,
     /// The stream of the request.
     pub stream: i64,
-    /// Free memory of the device.
-    pub device_free: u64,
+    /// Free memory of the device, if the record has it.
+    pub device_free: Option<u64>,
+    /// Who refused the request.
+    pub refused_by: RefusedBy,
+    /// The places that held the most memory, the most bytes first.
+    pub holders: Vec<Group>,
     /// Memory reserved from the device.
     pub reserved: u64,
     /// Memory of allocated blocks.
@@ -34,6 +41,9 @@ pub struct Failure {
     pub pending: u64,
     /// Free memory in the cache.
     pub cached: u64,
+    /// The part of it in private pools, as those of CUDA graphs. It serves no other pool, and is
+    /// not released while the graphs live.
+    pub cached_private: u64,
     /// The largest free block of the request's stream, outside of private pools.
     pub largest_free_here: u64,
     /// The largest free block on other streams and in private pools.
@@ -51,6 +61,26 @@ pub struct Failure {
     pub missing: u64,
 }
 
+/// Who refused a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusedBy {
+    /// A limit of the process, such as that of `set_per_process_memory_fraction`: the device had
+    /// enough free memory.
+    Limit,
+    /// The device, which had too little.
+    Device,
+    /// The record does not have the device's free memory.
+    Unknown,
+}
+
+/// The places that held memory at a failure: lines of the program.
+const HOLDERS: Lists = Lists { most: 3, by: By::Place { frames: 1 } };
+
+/// Bytes above the free memory of any real device (32 TiB): a replayed record does not know its
+/// device, and reports a huge amount.
+const LARGEST_DEVICE: u64 = 1 << 45;
+
 /// A change with which a failed request would have succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,26 +97,35 @@ pub enum Remedy {
     Defragment,
 }
 
-fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Failure {
+fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memory: &PastMemory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
-    let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-    // If the device had enough memory, a limit refused the request, and only released memory makes
-    // room below the limit.
-    let left = if device_free >= wanted { 0 } else { device_free };
+    let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok());
+    let device_free = device_free.filter(|&bytes| bytes < LARGEST_DEVICE);
+    let refused_by = match device_free {
+        Some(free) if free >= wanted => RefusedBy::Limit,
+        Some(_) => RefusedBy::Device,
+        None => RefusedBy::Unknown,
+    };
+    // Below a limit, only released memory makes room.
+    let left = device_free.filter(|_| refused_by == RefusedBy::Device).unwrap_or(0);
+    let place = PeakPlace { device, of: PeakOf::InUse, event: number };
     let here =
         |part: &Part<Placement>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {
         device,
         event: number as u64,
         time_us: event.time_us,
-        stack: event.frames.as_ref().map(lines).unwrap_or_default(),
+        lines: event.frames.as_ref().map(StackLines::of).unwrap_or_default(),
         wanted,
         stream: event.stream,
         device_free,
+        refused_by,
+        holders: groups::largest(&peaks::live(memory, snapshot, place), HOLDERS),
         reserved: memory.reserved(),
         allocated: memory.allocated(),
         pending: memory.pending(),
         cached: 0,
+        cached_private: 0,
         largest_free_here: 0,
         largest_free_elsewhere: 0,
         largest_free_if_waited: 0,
@@ -100,7 +139,11 @@ fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Fa
         let free = PastMemory::free(&blocks, address, part, false);
         let all = free.idle.saturating_add(free.holes);
         failure.cached = failure.cached.saturating_add(all);
-        failure.if_released = failure.if_released.saturating_add(free.idle);
+        if part.of.pool.is_some_and(|pool| pool != (0, 0)) {
+            failure.cached_private = failure.cached_private.saturating_add(all);
+        } else {
+            failure.if_released = failure.if_released.saturating_add(free.idle);
+        }
         if here(part) {
             failure.largest_free_here = failure.largest_free_here.max(free.largest);
             failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(all);
@@ -111,14 +154,15 @@ fn failure(device: i64, number: usize, event: &Event, memory: &PastMemory) -> Fa
         }
     }
     let ways = [
-        (Remedy::RaiseLimit, failure.device_free),
+        (Remedy::RaiseLimit, failure.device_free.unwrap_or(0)),
         (Remedy::WaitForStreams, failure.largest_free_if_waited),
         (Remedy::ReleaseCached, failure.if_released),
         (Remedy::ShareStreams, failure.largest_free_elsewhere),
         (Remedy::Defragment, failure.if_in_one_piece),
     ];
     failure.remedies = ways.iter().filter(|(_, bytes)| *bytes >= wanted).map(|(remedy, _)| *remedy).collect();
-    failure.missing = wanted.saturating_sub(left).saturating_sub(failure.cached).saturating_sub(failure.pending);
+    let free = failure.cached - failure.cached_private;
+    failure.missing = wanted.saturating_sub(left).saturating_sub(free).saturating_sub(failure.pending);
     failure
 }
 
@@ -133,7 +177,7 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
         let first = failures.len();
         for (number, event) in trace.iter().enumerate().rev() {
             if event.action == "oom" {
-                failures.push(failure(device, number, event, &memory));
+                failures.push(failure(snapshot, device, number, event, &memory));
             }
             past::undo(&mut memory, event, large_page);
         }

@@ -1,6 +1,7 @@
 //! Groups the blocks that are not free by the place of the allocation.
 
-use super::{EndState, blocks, lines};
+use super::lines::StackLines;
+use super::{EndState, blocks};
 use cachalot_snapshot::{Event, Snapshot, Stack};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -9,9 +10,9 @@ use std::collections::{HashMap, HashSet};
 /// All blocks allocated in a place of the program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Group {
-    /// The stack, the innermost frame first, each frame as `file:line function`. Empty without a
-    /// recorded stack.
-    pub stack: Vec<String>,
+    /// The stack.
+    #[serde(flatten)]
+    pub lines: StackLines,
     /// Number of blocks.
     pub blocks: u64,
     /// Bytes of the blocks.
@@ -30,7 +31,7 @@ pub struct Group {
 
 impl Group {
     /// Adds the blocks of another group.
-    pub fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         self.blocks += other.blocks;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.pending = self.pending.saturating_add(other.pending);
@@ -83,7 +84,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
         for (address, block) in blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free) {
             let recorded = trace.and_then(|(trace, latest)| Some((*latest.get(&address)?, *trace)));
             let event = recorded.map(|(at, trace)| &trace[at]);
-            let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
+            let own = block.stack();
             let ends = trace.and_then(|(trace, _)| Some((trace.first()?, trace.last()?)));
             // A block without an event is older than the first event.
             let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
@@ -100,14 +101,38 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
     found
 }
 
+/// Which blocks are of one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Those whose stacks have the same frames.
+    Stack,
+    /// Those whose stacks look the same to a reader, who sees the first `frames` of
+    /// [`StackLines::shown`]. The group has the stack with the most bytes. Without a stack, blocks
+    /// from before the first event are another group.
+    Place {
+        /// The number of frames that a reader sees.
+        frames: usize,
+    },
+}
+
+/// The length of the lists in a report, and what is in one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lists {
+    /// The most groups, and the most segments, in a list.
+    pub most: usize,
+    /// The groups.
+    pub by: By,
+}
+
 /// Returns the groups in no order.
-pub(super) fn group(found: &[LiveBlock<'_>]) -> Vec<Group> {
+pub(super) fn group(found: &[LiveBlock<'_>], by: By) -> Vec<Group> {
     let none = Stack::default();
-    let mut groups = HashMap::<&Stack, Group>::new();
+    let mut groups = HashMap::<(&Stack, bool), Group>::new();
     for live in found {
         let stack = live.stack.unwrap_or(&none);
-        let group = groups.entry(stack).or_insert_with(|| Group {
-            stack: lines(stack),
+        let is_before = by != By::Stack && stack.is_empty() && live.events.is_none();
+        let group = groups.entry((stack, is_before)).or_insert_with(|| Group {
+            lines: StackLines::of(stack),
             blocks: 0,
             bytes: 0,
             pending: 0,
@@ -122,26 +147,51 @@ pub(super) fn group(found: &[LiveBlock<'_>]) -> Vec<Group> {
         group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
         group.oldest_us = group.oldest_us.max(live.us);
     }
-    groups.into_values().collect()
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    if let By::Place { frames } = by {
+        sort_by_bytes(&mut groups);
+        groups = merged(groups, frames);
+    }
+    groups
+}
+
+/// Merges groups whose first lines for a reader are equal into the first of them.
+fn merged(groups: Vec<Group>, frames: usize) -> Vec<Group> {
+    let mut places = HashMap::<(Vec<String>, bool), usize>::new();
+    let mut merged: Vec<Group> = Vec::new();
+    for group in groups {
+        let shown: Vec<String> = group.lines.shown.iter().take(frames).cloned().collect();
+        let is_before = group.lines.stack.is_empty() && group.oldest_events.is_none();
+        let place = *places.entry((shown, is_before)).or_insert(merged.len());
+        match merged.get_mut(place) {
+            Some(first) => first.add(&group),
+            None => merged.push(group),
+        }
+    }
+    merged
+}
+
+fn sort_by_bytes(groups: &mut [Group]) {
+    groups.sort_by(|one, other| (Reverse(one.bytes), &one.lines).cmp(&(Reverse(other.bytes), &other.lines)));
 }
 
 /// Returns the groups with the most bytes.
-pub(super) fn largest(found: &[LiveBlock<'_>], most: usize) -> Vec<Group> {
-    let mut groups = group(found);
-    groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
-    groups.truncate(most);
+pub(super) fn largest(found: &[LiveBlock<'_>], lists: Lists) -> Vec<Group> {
+    let mut groups = group(found, lists.by);
+    sort_by_bytes(&mut groups);
+    groups.truncate(lists.most);
     groups
 }
 
 /// Returns the groups with the oldest blocks. Empty without recorded events.
-pub(super) fn oldest(snapshot: &Snapshot, found: &[LiveBlock<'_>], most: usize) -> Vec<Group> {
+pub(super) fn oldest(snapshot: &Snapshot, found: &[LiveBlock<'_>], lists: Lists) -> Vec<Group> {
     if snapshot.device_traces.iter().all(Vec::is_empty) {
         return Vec::new();
     }
-    let mut groups = group(found);
+    let mut groups = group(found, lists.by);
     let age = |group: &Group| (group.oldest_events.is_some(), Reverse(group.oldest_us), Reverse(group.oldest_events));
     let key = |group: &Group| (age(group), Reverse(group.bytes));
-    groups.sort_by(|one, other| (key(one), &one.stack).cmp(&(key(other), &other.stack)));
-    groups.truncate(most);
+    groups.sort_by(|one, other| (key(one), &one.lines).cmp(&(key(other), &other.lines)));
+    groups.truncate(lists.most);
     groups
 }

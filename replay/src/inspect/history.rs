@@ -151,7 +151,7 @@ impl<'s> Backward<'s> {
         let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
         for (address, block) in segments.flat_map(super::blocks) {
             if let Some(life) = self.open.get_mut(&address) {
-                life.stack = block.frames.as_ref().filter(|stack| !stack.is_empty());
+                life.stack = block.stack();
             }
         }
     }

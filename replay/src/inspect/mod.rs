@@ -4,15 +4,17 @@ mod failures;
 mod groups;
 mod history;
 mod holdings;
+mod lines;
 mod past;
 mod peaks;
 mod segments;
 mod totals;
 
-pub use failures::{Failure, Remedy};
-pub use groups::Group;
+pub use failures::{Failure, RefusedBy, Remedy};
+pub use groups::{By, Group, Lists};
 pub use history::{Change, History, Life};
 pub use holdings::{Holding, holdings};
+pub use lines::StackLines;
 pub use past::Placement;
 pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
@@ -20,7 +22,7 @@ pub use totals::Totals;
 
 pub(crate) use segments::at_end as segments_at_end;
 
-use cachalot_snapshot::{Block, Segment, Snapshot, Stack};
+use cachalot_snapshot::{Block, Segment, Snapshot};
 use serde::Serialize;
 
 /// The report on a snapshot. Sizes are in bytes.
@@ -41,15 +43,15 @@ pub struct Report {
     pub failures: Vec<Failure>,
 }
 
-/// Reports on a snapshot. `most` limits the number of groups and segments in each list.
-pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
+/// Reports on a snapshot.
+pub fn inspect(snapshot: &Snapshot, lists: Lists) -> Report {
     let live = groups::live(snapshot);
     Report {
         totals: totals::totals(snapshot),
-        peaks: peaks::peaks(snapshot, most),
-        largest: groups::largest(&live, most),
-        oldest: groups::oldest(snapshot, &live, most),
-        segments: segments::fragmented(snapshot, most),
+        peaks: peaks::peaks(snapshot, lists),
+        largest: groups::largest(&live, lists),
+        oldest: groups::oldest(snapshot, &live, lists),
+        segments: segments::fragmented(snapshot, lists.most),
         failures: failures::failures(snapshot),
     }
 }
@@ -112,10 +114,10 @@ pub(crate) fn held(snapshot: &Snapshot, at: At) -> (Vec<(i64, Sums)>, Vec<Group>
             (totals.device, Sums { reserved, allocated, pending })
         };
         let totals = totals::totals(snapshot).into_iter().map(of).collect();
-        return (totals, groups::group(&groups::live(snapshot)));
+        return (totals, groups::group(&groups::live(snapshot), By::Stack));
     }
     let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
-    let mut peaks = peaks::peaks(snapshot, usize::MAX);
+    let mut peaks = peaks::peaks(snapshot, Lists { most: usize::MAX, by: By::Stack });
     peaks.retain(|peak| peak.of != other);
     let of = |peak: &Peak| {
         let Peak { reserved, allocated, pending, .. } = *peak;
@@ -133,10 +135,4 @@ fn part(of: u64, whole: u64) -> f64 {
 /// free memory.
 fn fragmentation(largest: u64, free: u64) -> f64 {
     if free == 0 { 0.0 } else { 1.0 - part(largest, free) }
-}
-
-/// Formats the frames of a stack as lines, the innermost first.
-fn lines(stack: &Stack) -> Vec<String> {
-    let line = |frame: &cachalot_snapshot::Frame| format!("{}:{} {}", frame.filename, frame.line, frame.name);
-    stack.frames().iter().map(|frame| line(frame)).collect()
 }

@@ -1,6 +1,6 @@
 //! The state of each device at the peaks of reserved memory and of memory in use.
 
-use super::groups::{Group, LiveBlock, largest};
+use super::groups::{Group, Lists, LiveBlock, largest};
 use super::past::{self, PastMemory};
 use crate::memory::Block;
 use cachalot_snapshot::{Event, Snapshot};
@@ -55,9 +55,9 @@ pub enum PeakOf {
 
 /// Returns the peaks of every device with events: a single peak if both quantities peak at a common
 /// time, or reserved memory is constant.
-pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
+pub(super) fn peaks(snapshot: &Snapshot, lists: Lists) -> Vec<Peak> {
     let mut peaks = Vec::new();
-    at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, most)));
+    at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, lists)));
     peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::InUse));
     peaks
 }
@@ -123,7 +123,7 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     [reserved, in_use]
 }
 
-fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, most: usize) -> Peak {
+fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists) -> Peak {
     let PeakPlace { device, of, event } = place;
     let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
     let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
@@ -143,7 +143,7 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, most: usize)
         in_holes: 0,
         hole_segments: 0,
         largest_hole: 0,
-        largest: largest(&live(memory, snapshot, place), most),
+        largest: largest(&live(memory, snapshot, place), lists),
     };
     let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
@@ -196,6 +196,5 @@ pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakP
 /// stack.
 fn own_stacks(snapshot: &Snapshot, device: i64) -> HashMap<u64, &cachalot_snapshot::Stack> {
     let own = snapshot.segments.iter().filter(|segment| segment.device == device).flat_map(super::blocks);
-    own.filter_map(|(address, block)| Some((address, block.frames.as_ref().filter(|stack| !stack.is_empty())?)))
-        .collect()
+    own.filter_map(|(address, block)| Some((address, block.stack()?))).collect()
 }

@@ -221,13 +221,15 @@ impl EventTimes {
     }
 }
 
-/// Returns the innermost frame outside of `PyTorch` as `function file:line`, otherwise the
-/// innermost frame.
+/// Returns the frame of a stack that a reader looks for, as `function file:line`.
 fn own_frame(stack: Option<&Stack>) -> Option<String> {
-    let frames = stack?.frames();
-    let is_own = |file: &str| !inspect::is_of_torch(file);
-    let frame = frames.iter().find(|frame| is_own(&frame.filename)).or(frames.first())?;
-    Some(format!("{} {}:{}", frame.name, frame.filename, frame.line))
+    let frame = stack?.shown().into_iter().next()?;
+    let name = frame.short_name();
+    Some(match (frame.short_file(), frame.known_line()) {
+        (Some(file), Some(line)) => format!("{name} {file}:{line}"),
+        (Some(file), None) => format!("{name} {file}"),
+        (None, _) => name.into_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ impl Builder {
         for holding in found {
             let values = [holding.blocks, holding.allocated, holding.pending, holding.reserved];
             let location_id = match holding.stack {
-                Some(stack) => stack.frames().iter().map(|frame| self.location(frame)).collect(),
+                Some(stack) => stack.telling().into_iter().map(|frame| self.location(frame)).collect(),
                 None => vec![self.location(&Frame { name: NO_STACK.to_owned(), ..Frame::default() })],
             };
             self.profile.sample.push(Sample {

@@ -136,7 +136,7 @@ impl<'t> Writer<'t> {
         for block in &segment.blocks {
             let start = block.address.unwrap_or(at);
             at = start.saturating_add(block.size);
-            let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
+            let own = block.stack();
             let event = || known.get(&(segment.device, start)).copied().filter(|_| block.state != "inactive");
             let stack = self.stacks.number(own.or_else(event))?;
             let requested = block.requested_size.map(u64::cast_signed);

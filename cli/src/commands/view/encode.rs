@@ -15,14 +15,16 @@ use super::stacks::{BEFORE, NO_STACK, Stacks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cachalot_replay::memory::SMALL_PAGE;
-use cachalot_snapshot::Frame;
+use cachalot_snapshot::{Frame, Origin};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ptr;
 
 /// Most stacks of a page. Those with the least memory over time share a number.
 const MOST_STACKS: usize = 40_000;
@@ -57,7 +59,7 @@ struct Header<'a> {
     is_one_of_several: bool,
     failures: Vec<Failure>,
     marks: Vec<Mark<'a>>,
-    texts: Vec<&'a str>,
+    texts: Vec<String>,
     /// Notes by number of the stack.
     notes: HashMap<u32, &'a str>,
     columns: Vec<(&'static str, usize)>,
@@ -155,34 +157,47 @@ impl<'a> PageStacks<'a> {
     }
 
     /// Adds the columns of stacks and frames. Returns the texts.
-    fn add_to(&self, columns: &mut Columns) -> Vec<&'a str> {
+    fn add_to(&self, columns: &mut Columns) -> Vec<String> {
         let (mut frames, mut frame_numbers) = (Vec::<&Frame>::new(), FxHashMap::<*const Frame, u64>::default());
         let (mut lengths, mut of_stacks) = (Vec::new(), Vec::new());
+        // Of each frame of a stack, whether the page shows it at once; of each stack, its line.
+        let (mut hidden, mut own) = (Vec::new(), Vec::new());
+        let mut number_of = |frame: &'a Frame| {
+            *frame_numbers.entry(&raw const *frame).or_insert_with(|| {
+                frames.push(frame);
+                frames.len() as u64 - 1
+            })
+        };
         for &stack in &self.shown {
-            let stack = self.stacks.get(stack).stack.frames();
-            lengths.push(stack.len().min(MOST_FRAMES) as u64);
-            for frame in stack.iter().take(MOST_FRAMES) {
-                let number = *frame_numbers.entry(&raw const **frame).or_insert_with(|| {
-                    frames.push(frame);
-                    frames.len() as u64 - 1
-                });
-                of_stacks.push(number);
+            let stack = &self.stacks.get(stack).stack;
+            let shown = stack.shown();
+            let is_long = stack.frames().len() > MOST_FRAMES;
+            // A long stack of C++ would leave no room for the program's lines at its other end.
+            let kept = stack.frames().iter().filter(|frame| !is_long || frame.origin() != Origin::Plumbing);
+            let start = of_stacks.len();
+            for frame in kept.take(MOST_FRAMES) {
+                of_stacks.push(number_of(frame));
+                hidden.push(u64::from(!shown.iter().any(|&one| ptr::eq(one, &raw const **frame))));
             }
+            lengths.push((of_stacks.len() - start) as u64);
+            own.push(shown.first().map_or(0, |&frame| 1 + number_of(frame)));
         }
-        let (mut texts, mut text_numbers) = (Vec::new(), FxHashMap::<&str, u64>::default());
-        let mut text = |text: &'a str| {
-            *text_numbers.entry(text).or_insert_with(|| {
-                texts.push(cut(text));
+        let (mut texts, mut text_numbers) = (Vec::new(), FxHashMap::<Cow<'_, str>, u64>::default());
+        let mut text = |text: Cow<'a, str>| {
+            *text_numbers.entry(text).or_insert_with_key(|text| {
+                texts.push(cut(text).to_owned());
                 texts.len() as u64 - 1
             })
         };
-        let names: Vec<u64> = frames.iter().map(|frame| text(&frame.name)).collect();
-        let files: Vec<u64> = frames.iter().map(|frame| text(&frame.filename)).collect();
+        let names: Vec<u64> = frames.iter().map(|frame| text(frame.short_name())).collect();
+        let files: Vec<u64> = frames.iter().map(|frame| text(frame.short_file().unwrap_or_default().into())).collect();
         columns.add("stack_length", lengths.into_iter());
+        columns.add("stack_own", own.into_iter());
         columns.add("stack_frame", of_stacks.into_iter());
+        columns.add("stack_hidden", hidden.into_iter());
         columns.add("frame_name", names.into_iter());
         columns.add("frame_file", files.into_iter());
-        columns.add("frame_line", frames.iter().map(|frame| u64::try_from(frame.line).unwrap_or(0)));
+        columns.add("frame_line", frames.iter().map(|frame| frame.known_line().unwrap_or(0).unsigned_abs()));
         texts
     }
 }

@@ -185,7 +185,7 @@ fn add(end: &mut HistoryMemory, segment: &Segment, pages: Pages, names: &mut Nam
         at = address.saturating_add(block.size);
         if block.state != "inactive" {
             let pending = matches!(&*block.state, "active_pending_free" | "active_awaiting_free");
-            let stack = stacks.number(block.frames.as_ref(), None);
+            let stack = stacks.number(block.stack(), None);
             end.set_block(address, Some(Block { size: block.size, pending, of: stack }));
         }
     }

@@ -17,7 +17,7 @@ mod tracks;
 
 use super::{EventTimes, progress_of};
 use cachalot_replay::inspect::{Change, History, Placement, Sums};
-use cachalot_snapshot::{Event, Snapshot};
+use cachalot_snapshot::{Event, Frame, Snapshot, Stack};
 use std::io::{self, Write};
 use tracks::{Tracks, text, uint};
 
@@ -210,12 +210,8 @@ fn annotations(tracks: &mut Tracks<'_>, parent: u64, snapshot: &Snapshot, device
 }
 
 /// Returns a note with the frames of a stack, the innermost first.
-fn frames(stack: &cachalot_snapshot::Stack) -> schema::DebugAnnotation {
-    let lines: Vec<String> = stack
-        .frames()
-        .iter()
-        .take(tracks::MOST_FRAMES)
-        .map(|frame| format!("{}:{} {}", frame.filename, frame.line, frame.name))
-        .collect();
+fn frames(stack: &Stack) -> schema::DebugAnnotation {
+    let telling = stack.telling();
+    let lines: Vec<String> = telling.into_iter().take(tracks::MOST_FRAMES).map(Frame::label).collect();
     text("stack", lines.join("\n"))
 }

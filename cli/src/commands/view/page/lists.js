@@ -64,10 +64,10 @@ function fillGroups(list, panels, kind, colourOf, matches, select) {
 /** Shows a stack in full. */
 function fillStack(place, source, stack, facts) {
   const frames = source.frames(stack).map((frame) =>
-    element("li", { className: isOfTorch(frame.file) ? "of-torch" : "" },
-      element("b", {}, frame.name), ` ${frame.file}:${frame.line}`));
+    element("li", { className: frame.hidden ? "hidden" : "" },
+      element("b", {}, frame.name), ` ${frame.file}${frame.line > 0 ? `:${frame.line}` : ""}`));
   const note = source.notes[stack];
-  const nothing = "No stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history.";
+  const nothing = "No stack was recorded: call torch.cuda.memory._record_memory_history() before the model is made.";
   place.replaceChildren(
     ...facts.map((fact) => element("p", {}, fact)),
     ...(note ? [element("p", { className: "note" }, note)] : []),

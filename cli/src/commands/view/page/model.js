@@ -3,14 +3,9 @@
 const NAMED_GROUPS = 7;
 const OTHERS = "all others";
 
-/** Returns whether a file belongs to PyTorch. */
-function isOfTorch(file) {
-  return file.startsWith("torch/") || file.includes("/torch/") || file.endsWith(".cpp") || file.endsWith(".h");
-}
-
-/** Returns the last two parts of a path. */
-function shortFile(file) {
-  return file.split("/").slice(-2).join("/");
+/** Returns the last two parts of a path, with the line if it is known. */
+function shortPlace({ file, line }) {
+  return file.split("/").slice(-2).join("/") + (line > 0 ? `:${line}` : "");
 }
 
 class Source {
@@ -42,25 +37,29 @@ class Source {
     this.lines = new Array(this.stackCount).fill(null);
   }
 
-  /** Returns the frames of a stack, the innermost first. */
+  /** Returns a frame by its number. */
+  frame(number) {
+    const { frame_name, frame_file, frame_line } = this.columns;
+    return { name: this.texts[frame_name[number]], file: this.texts[frame_file[number]], line: frame_line[number] };
+  }
+
+  /** Returns the frames of a stack, the innermost first. Those that are not of the program are hidden. */
   frames(stack) {
-    const { stack_frame, frame_name, frame_file, frame_line } = this.columns;
+    const { stack_frame, stack_hidden } = this.columns;
     const found = [];
     for (let at = this.stackStart[stack]; at < this.stackStart[stack + 1]; at++) {
-      const frame = stack_frame[at];
-      const [name, file] = [this.texts[frame_name[frame]], this.texts[frame_file[frame]]];
-      found.push({ name, file, line: frame_line[frame] });
+      found.push({ ...this.frame(stack_frame[at]), hidden: stack_hidden[at] === 1 });
     }
     return found;
   }
 
-  /** Returns the line of the program in which a stack allocates: the innermost frame outside of PyTorch. */
+  /** Returns the line of the program in which a stack allocates. */
   line(stack) {
     if (this.lines[stack] === null) {
-      const frames = this.frames(stack);
-      const frame = frames.find((one) => !isOfTorch(one.file)) ?? frames[0];
+      const own = this.columns.stack_own[stack] ?? 0;
+      const frame = own > 0 ? this.frame(own - 1) : null;
       const note = this.notes[stack];
-      const text = frame ? `${shortFile(frame.file)}:${frame.line} ${frame.name}` : "";
+      const text = frame ? `${shortPlace(frame)} ${frame.name}`.trim() : "";
       this.lines[stack] = [note ? (frame ? `${note} · ` : note) : "", text].join("") || "no stack recorded";
     }
     return this.lines[stack];
