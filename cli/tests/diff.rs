@@ -110,7 +110,7 @@ fn the_exit_status_tells_growth_above_a_bound() {
     assert_eq!((inside.status, inside.errors.as_str()), (0, ""));
     let beyond = diff(&["--fail-above=7339008"], &files);
     assert_eq!(beyond.status, 1);
-    assert_eq!(beyond.errors, "allocated and pending memory of device 0 grew by 7.00 MiB: allowed are 7.00 MiB\n");
+    assert_eq!(beyond.errors, "allocated and pending memory of device 0 grew by 7.00 MiB: the limit is 7.00 MiB\n");
     let [line] = diff(&["--json", "--fail-above=1MiB"], &files).json().try_into().expect("one line");
     assert_eq!(line["failed"].as_array().map(Vec::len), Some(1));
     // Shrinking is no failure.

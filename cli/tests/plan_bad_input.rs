@@ -157,7 +157,7 @@ fn what_programs_do() {
     refuse_program(
         "plan_again",
         (r#"[{"value": "y"}]"#, r#"[{"value": "x"}]"#),
-        ":9: column 5: `x` is made here, and there is one already",
+        ":9: column 5: `x` is made here, but it exists already",
     );
     refuse_program(
         "plan_outside",
@@ -250,7 +250,7 @@ fn options() {
         assert!(finished.errors.contains(accepted), "{option} {value}: {}", finished.errors);
     }
     let finished = cachalot(["plan", "-o", "plan.csv", file, file]);
-    assert_eq!((finished.status, finished.errors.as_str()), (2, "--output takes the plan of one FILE: 2 are given\n"));
+    assert_eq!((finished.status, finished.errors.as_str()), (2, "--output takes the plan of one FILE, not of 2\n"));
 }
 
 #[test]

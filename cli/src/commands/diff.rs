@@ -169,7 +169,7 @@ fn failed(diff: &Diff, bound: Option<u64>) -> Vec<String> {
             let grown = after.saturating_sub(before);
             if grown > bound {
                 let device = device(growth.device);
-                lines.push(format!("{what} of {device} grew by {}: allowed are {}", show(grown), show(bound)));
+                lines.push(format!("{what} of {device} grew by {}: the limit is {}", show(grown), show(bound)));
             }
         }
     }

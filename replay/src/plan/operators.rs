@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
                 (operator, format!("`{}` is read here, and no operator makes it before", value(read)))
             }
             Wrong::MadeTwice { operator, value: made } => {
-                (operator, format!("`{}` is made here, and there is one already", value(made)))
+                (operator, format!("`{}` is made here, but it exists already", value(made)))
             }
             Wrong::NoInput { operator, value: other } => {
                 (operator, format!("an output is in `{}`: expected one of the operator's inputs", value(other)))

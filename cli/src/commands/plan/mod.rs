@@ -143,7 +143,7 @@ struct PlannedProblem {
 /// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     if args.output.is_some() && args.files.len() > 1 {
-        eprintln!("--output takes the plan of one FILE: {} are given", args.files.len());
+        eprintln!("--output takes the plan of one FILE, not of {}", args.files.len());
         return ExitCode::from(BAD_INPUT);
     }
     let reading = Reading { alignment: args.alignment, section: args.section.clone() };
