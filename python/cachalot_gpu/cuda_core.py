@@ -11,7 +11,7 @@
     buffer = device.allocate(1 << 20, stream=stream)
 
 cuda.core has its own ``Device`` objects in each thread: ``enable()`` sets those of the calling
-thread. Buffers that exist stay with their resource.
+thread. Existing buffers keep their resource.
 
 Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)``
 takes the work that was submitted before to this stream and to the stream of the allocation into

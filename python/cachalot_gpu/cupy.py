@@ -3,7 +3,7 @@
     import cachalot_gpu.cupy
     cachalot_gpu.cupy.enable()
 
-Arrays that exist keep the memory of CuPy's pool, which holds what it has cached until
+Existing arrays keep the memory of CuPy's pool, which keeps its cached memory until
 ``cupy.get_default_memory_pool().free_all_blocks()``.
 
 Stream order: an array belongs to the stream that is current when the array is allocated, as with

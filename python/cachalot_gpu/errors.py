@@ -7,7 +7,7 @@ FORKED = 358
 
 
 class CachalotWarning(RuntimeWarning):
-    """A setting has no effect, or a library keeps its own allocator. The program goes on."""
+    """A setting has no effect, or a library keeps its own allocator. The program continues."""
 
 
 class CachalotError(RuntimeError):
@@ -37,7 +37,7 @@ class ConfigurationError(CachalotError, ValueError):
 
 
 class OutOfMemoryError(CachalotError, MemoryError):
-    """The memory of the device has run out, or a limit was reached. The text is the whole report.
+    """The device has no memory left, or a limit was reached. The text is the whole report.
 
     PyTorch raises its own ``torch.OutOfMemoryError`` for tensors."""
 

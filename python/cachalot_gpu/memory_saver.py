@@ -8,12 +8,12 @@
     torch_memory_saver.resume("weights")
 
 The first region enables cachalot, unless :func:`cachalot_gpu.torch.enable` was called before. No
-library is preloaded, captured graphs work in every mode, and expandable segments do. A program that
-imports the other package takes this module with ``sys.modules["torch_memory_saver"] =
+library is preloaded. Captured graphs work in every mode, and so do expandable segments. A program
+that imports the other package takes this module with ``sys.modules["torch_memory_saver"] =
 cachalot_gpu.memory_saver`` before.
 
-What torch_memory_saver answers with the end of the process does no harm here: a pause of memory
-that is paused, and a resume of memory that is not, do nothing. A request under a paused tag raises
+Mistakes for which torch_memory_saver ends the process do no harm here: a pause of memory that is
+already paused, and a resume of memory that is not, do nothing. A request under a paused tag raises
 an error.
 """
 
@@ -61,7 +61,7 @@ def _checked(enable_cpu_backup: bool, cpu_backup_backend: str | None) -> bool:
 
 
 class TorchMemorySaver:
-    """Regions whose memory goes back to the GPU for a while. All methods may be called by any
+    """Regions with memory that goes back to the GPU for a while. All methods may be called by any
     thread."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class TorchMemorySaver:
         enable_disk_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """Puts what this thread allocates on the current device under a tag. Of nested regions, the
+        """Puts what this thread allocates on the current device under a tag. In nested regions, the
         inner one counts. A graph that is captured in a region keeps its own memory: see
         :meth:`cuda_graph`.
 
@@ -183,8 +183,8 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """Leads what this thread allocates out of the regions that it is in. Outside of all regions
-        this does nothing."""
+        """Ends the effect of the thread's regions inside ``with``. Outside of all regions this does
+        nothing."""
         depth = getattr(self._within, "depth", 0)
         if depth == 0:
             yield
@@ -222,7 +222,7 @@ class TorchMemorySaver:
         not paused is left as it is.
 
         Raises:
-            OutOfMemoryError: a GPU does not have the memory. What does not have it stays paused,
+            OutOfMemoryError: a GPU does not have the memory. The memory without room stays paused,
                 with its contents, and a later call resumes it.
         """
         with self._lock:

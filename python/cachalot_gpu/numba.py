@@ -8,9 +8,9 @@ without a change of the program.
 
 Stream order: Numba names no stream when it allocates or frees. All blocks belong to the legacy
 default stream, and each free is a barrier on the GPU: the work of Numba's streams before the free
-precedes their work after it. The host waits for nothing, while Numba's own manager waits for the
-GPU. A stream that is not ordered with the legacy default stream, such as a non-blocking stream of
-another library (``cuda.external_stream``), needs :func:`cachalot_gpu.record_use` after its work was
+precedes their work after it. The host does not wait; Numba's own manager waits for the GPU. A
+stream that is not ordered with the legacy default stream, such as a non-blocking stream of another
+library (``cuda.external_stream``), needs :func:`cachalot_gpu.record_use` after its work was
 submitted.
 """
 

@@ -3,11 +3,11 @@
     python -m cachalot_gpu.predict [--limit BYTES] [--policy A,B] [--config STRING] script.py
         [ARGUMENT ...]
 
-The script trains a step or a few on the device ``"cuda"``, as on a GPU. PyTorch's FakeTensorMode
+The script trains one or a few steps on the device ``"cuda"``, as on a GPU. PyTorch's FakeTensorMode
 runs it: tensors have shapes and no values. Every request and free of their storages is replayed
-through the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator.
-``torch.cuda`` answers as on an H100. What the script prints goes to the standard error, and a
-script that stops early is predicted up to there.
+with the exact rules of each policy of cachalot; ``caching`` is PyTorch's own allocator.
+``torch.cuda`` answers as on an H100. What the script prints goes to the standard error. If the
+script stops early, the prediction covers what ran before.
 
 In a program, :func:`cachalot_gpu.torch.predict` predicts the memory of a function. On a machine
 without a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTorch's build
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
     if not recorder.events:
         raise CachalotError(f"{script} requested no memory of the device `cuda`: does it train on it?")
     if stopped:
-        print("What follows is the memory up to there", file=sys.stderr)
+        print("The prediction covers what ran before", file=sys.stderr)
     status = _report(options, recorder)
     return status or (1 if stopped else 0)
 

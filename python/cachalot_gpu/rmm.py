@@ -7,8 +7,8 @@ Stream order: that of RMM. A buffer can be used at once on the stream of its all
 after the work submitted so far to the stream of the allocation and to the stream of the
 deallocation.
 
-Buffers that exist stay with their resource. RMM calls a function in Python for each allocation and
-each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``, which needs none.
+Existing buffers keep their resource. RMM calls a function in Python for each allocation and each
+deallocation. C++ programs use ``cachalot_cuda_mr.hpp``, which needs none.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class _Call:
             self.format = last
 
     def uses_cudnn(self) -> bool:
-        """Returns whether cuDNN runs the convolution. PyTorch has own kernels for depthwise
-        convolutions with channels first, but for those of half precision."""
+        """Returns whether cuDNN runs the convolution. PyTorch has its own kernels for depthwise
+        convolutions with channels first, except those of half precision."""
         if self.x.dtype not in _KINDS or not torch.backends.cudnn.enabled:
             return False
         channels = self.x.shape[1]

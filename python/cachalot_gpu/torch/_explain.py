@@ -9,7 +9,7 @@ from .. import _handle, _library
 
 def explain(address: int) -> str:
     """Explains an address at which a kernel has faulted, in English sentences: the block at the
-    address or next to it, who has the block, and the streams that were said to use it. The call
+    address or next to it, who has the block, and the streams that were announced for it. The call
     stacks come with :func:`record_memory_history`. Works after a fault has broken the context,
     where :func:`enable` was given ``guard:all`` or another guard. Raises
     :class:`cachalot_gpu.CachalotError` if nothing is known of the address."""

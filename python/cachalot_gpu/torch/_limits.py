@@ -18,7 +18,7 @@ cannot be computed."""
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
     """Limits this process to a fraction of the memory of a device. Requests beyond the limit run
-    out of memory, and memory that is held stays. 1.0 is no limit.
+    out of memory. Memory that is already held stays. 1.0 is no limit.
 
     Raises:
         TypeError: the fraction is not a ``float``.
@@ -73,8 +73,8 @@ class RemainingMemory(NamedTuple):
 
 
 def remaining_memory(device: Device = None) -> RemainingMemory:
-    """Returns what is on a GPU, by name: once everything was parked, what remains there. Asks the
-    driver."""
+    """Returns what is on a GPU, by name. After everything was parked, this is what remains. Asks
+    the driver."""
     memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
     _library.library().cachalot_get_remaining_memory(_handle.require(), device_index(device), ctypes.byref(memory))
     return RemainingMemory(**_library.fields(memory))

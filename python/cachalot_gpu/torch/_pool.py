@@ -36,7 +36,8 @@ else:
 
 
 class MemPool(_Base):
-    """A ``torch.cuda.MemPool`` whose segments come from cachalot, for ``torch.cuda.use_mem_pool``.
+    """A ``torch.cuda.MemPool`` that takes its segments from cachalot, for
+    ``torch.cuda.use_mem_pool``.
 
     PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
     work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises

@@ -36,8 +36,8 @@ class _Bytes:
 
 
 class ElasticTensor:
-    """Rows of which only the first ones have memory, such as a table or a KV cache that grows in
-    place.
+    """Rows that grow and shrink in place, such as a table or a KV cache: only the first ones have
+    memory.
 
         cache = ElasticTensor((1_000_000, heads, size), torch.float16)
         keys = cache.resize(4096)   # 4096 rows
