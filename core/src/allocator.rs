@@ -85,11 +85,12 @@ pub use would_fit::{Bound, Fit};
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::plans::{allocation, list_block};
 use crate::arena::{Arena, Built, OnDevice};
 use crate::config::Config;
 use crate::device::{DeviceMemory, DeviceResult};
 use crate::error::{Error, PointerFault};
-use crate::page_map::{HeapRef, LaneRef, Owner, OwnerWord, PageMap};
+use crate::page_map::{HeapRef, Owner, OwnerWord, PageMap};
 use crate::sync::Lock;
 use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
@@ -216,7 +217,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             operation,
             || self.arenas.published(),
             || match self.pages.owner(ptr) {
-                Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
+                Owner::Heap(HeapRef { device, .. }) | Owner::Planned(HeapRef { device, .. }) => {
+                    Some(DeviceIndex(device))
+                }
                 Owner::Shared | Owner::None => None,
             },
         )
@@ -364,8 +367,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        // Testing one bit is enough to know whether a heap owns the page: lanes and shared pages
-        // share this bit.
+        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
+        // plans and shared pages share this bit.
         let word = self.pages.word(ptr);
         // `get` instead of an index keeps the code for a panic off the fast path.
         if let Some(heap) = word.heap()
@@ -377,9 +380,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.free_elsewhere(word, ptr, bytes)?)
     }
 
-    /// Calls `act` with the heap that owns `ptr`. If the block belongs to a lane, it is first
-    /// delegated to the lane's heap. `act` returns [`Error::InvalidPointer`] if the heap has no
-    /// such block.
+    /// Calls `act` with the heap that owns `ptr`, and has an entry for the block. `act` returns
+    /// [`Error::InvalidPointer`] if the heap has no such block.
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
@@ -387,9 +389,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ) -> Result<T, Error> {
         match self.pages.owner(ptr) {
             Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
-            Owner::Lane(lane) => {
-                let device = self.on_owner(lane.device);
-                act(device, device.home_of(lane, ptr)?)
+            Owner::Planned(heap) => {
+                let device = self.on_owner(heap.device);
+                list_block(&device.heaps, heap.heap, ptr)?;
+                act(device, heap)
             }
             Owner::Shared => self.search_every_heap(ptr, &act),
             Owner::None => Err(Error::foreign(ptr)),
@@ -402,8 +405,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::InvalidPointer`]: the program has no block there.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
         let _checked = self.checked_at("base_of", ptr);
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && let Some(allocation) = self.on_owner(lane.device).plans.allocation(lane, ptr)
+        // An unlisted block need not be listed.
+        if let Owner::Planned(heap) = self.pages.owner(ptr)
+            && let Some(allocation) = allocation(&self.on_owner(heap.device).heaps, heap.heap, ptr)
         {
             return Ok(allocation);
         }
@@ -517,7 +521,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("snapshot", None);
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.published() {
-            arena.delegate_lanes();
+            arena.plans.list_all(&arena.heaps);
             arena.heaps.snapshot(&arena.history.sites, &mut segments);
         }
         segments.sort_by_key(|segment| segment.address);
@@ -544,9 +548,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         act: &impl Fn(OnDevice<'_, On<D, R, S>>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.published() {
-            // Delegate the blocks of lanes first, because the walk over heaps only finds blocks
-            // that have an entry there.
-            arena.delegate_lanes();
+            // The walk over heaps only finds blocks that have an entry.
+            arena.plans.list_all(&arena.heaps);
             for slot in arena.heaps.slot_numbers() {
                 match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
                     // The address is in none of this heap's segments.
@@ -558,13 +561,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Err(Error::foreign(ptr))
     }
 
-    /// Frees the block at an address that a lane owns, or that no single heap owns.
-    // Out of line, so that the fast path needs no register for lanes. This saves 3 instructions of
+    /// Frees the block at an address that a plan serves, or that no single heap owns.
+    // Out of line, so that the fast path needs no register for plans. This saves 3 instructions of
     // a pair.
     #[inline(never)]
     fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         match word.owner() {
-            Owner::Lane(lane) => self.on_owner(lane.device).free_planned(lane, ptr, bytes),
+            Owner::Planned(heap) => self.on_owner(heap.device).free_planned(heap, ptr, bytes),
             _ => self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
         }
     }

@@ -16,16 +16,16 @@ use crate::units::DevicePtr;
 /// virtual memory.
 const PAGE_LOG2: u32 = 21;
 
-/// The number of bits of a packed owner that hold the number of the heap or lane. The bits above
+/// The number of bits of a packed owner that hold the number of the heap. The bits above
 /// hold the number of the device.
 const NUMBER_BITS: u32 = 24;
 
-/// The bit of a packed owner that is set for lanes and for [`SHARED`], and clear for heaps. A free
-/// tests only this bit to find out that the owner is a heap.
+/// The bit of a packed owner that is set for heaps with plans and for [`SHARED`], and clear for
+/// other heaps. A free tests only this bit to find out that it is one of the latter.
 const NO_HEAP: u32 = 1 << 31;
 
-/// The words of pages shared by segments. The low bits count the segments. No heap and no lane
-/// packs to these values, because no device has the number [`MAX_DEVICES`].
+/// The words of pages shared by segments. The low bits count the segments. No heap packs
+/// to these values, because no device has the number [`MAX_DEVICES`].
 const SHARED: u32 = NO_HEAP | (MAX_DEVICES as u32) << NUMBER_BITS;
 
 /// The most segments on a page that are counted. A page with more remains shared forever.
@@ -49,26 +49,16 @@ pub(crate) struct HeapRef {
     pub heap: u32,
 }
 
-/// A lane of the planned policy, among the lanes of all devices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LaneRef {
-    /// The number of the device.
-    pub device: u32,
-    /// The number of the lane on the device.
-    pub lane: u32,
-}
-
 /// The owner of the addresses on a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     /// A heap. No other heap owns an address on the page.
     Heap(HeapRef),
-    /// A lane, because a plan serves the page. The lane knows which of its blocks it delegated to
-    /// its heap.
-    Lane(LaneRef),
+    /// A heap that serves the page from a plan, so that it has no entries for some of the blocks.
+    Planned(HeapRef),
     /// Several segments share the page, so any heap may own the address.
     Shared,
-    /// No heap and no lane owns the address.
+    /// No heap owns the address.
     None,
 }
 
@@ -80,7 +70,7 @@ impl OwnerWord {
     fn new(owner: Owner) -> Self {
         let (bit, device, number) = match owner {
             Owner::Heap(HeapRef { device, heap }) => (0, device, heap),
-            Owner::Lane(LaneRef { device, lane }) => (NO_HEAP, device, lane),
+            Owner::Planned(HeapRef { device, heap }) => (NO_HEAP, device, heap),
             Owner::Shared => return Self(SHARED | 2),
             Owner::None => return Self(NO_OWNER),
         };
@@ -88,7 +78,7 @@ impl OwnerWord {
         Self(bit | device << NUMBER_BITS | number)
     }
 
-    /// Returns the heap that owns the address, if the whole page belongs to one.
+    /// Returns the heap that owns the address, if the whole page belongs to one without a plan.
     #[inline(always)]
     pub(crate) fn heap(self) -> Option<HeapRef> {
         let heap = HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) };
@@ -103,7 +93,7 @@ impl OwnerWord {
             (None, word) if is_shared(word) => Owner::Shared,
             (None, word) => {
                 let device = (word & !NO_HEAP) >> NUMBER_BITS;
-                Owner::Lane(LaneRef { device, lane: word & ((1 << NUMBER_BITS) - 1) })
+                Owner::Planned(HeapRef { device, heap: word & ((1 << NUMBER_BITS) - 1) })
             }
         }
     }
@@ -201,13 +191,13 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
                 Owner::Heap(HeapRef { device, heap }) if device == number => {
                     OwnerWord::new(Owner::Heap(HeapRef { device: 0, heap })).0
                 }
-                Owner::Lane(LaneRef { device, lane }) if device == number => {
-                    OwnerWord::new(Owner::Lane(LaneRef { device: 0, lane })).0
+                Owner::Planned(HeapRef { device, heap }) if device == number => {
+                    OwnerWord::new(Owner::Planned(HeapRef { device: 0, heap })).0
                 }
                 // Segments of other devices are counted as well, so the page may remain shared in
                 // the copy.
                 Owner::Shared => word,
-                Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
+                Owner::Heap(_) | Owner::Planned(_) | Owner::None => return,
             };
             if copy.pages.make_room(page..=page) {
                 copy.pages.change(page..=page, |_| word);
@@ -260,10 +250,10 @@ mod tests {
         map.insert(DevicePtr(2 * MIB), 3 * MIB, HEAP).expect("there is room");
         map.insert(DevicePtr(5 * MIB), MIB, HEAP).expect("there is room");
         assert_eq!([2, 4, 5, 6].map(|mib| owner(mib * MIB)), [HEAP, Owner::Shared, Owner::Shared, Owner::None]);
-        map.change(DevicePtr(2 * MIB), 3 * MIB, Owner::Lane(LaneRef { device: 3, lane: 1 }));
+        map.change(DevicePtr(2 * MIB), 3 * MIB, Owner::Planned(HeapRef { device: 3, heap: 1 }));
         map.remove(DevicePtr(5 * MIB), MIB);
         assert_eq!(owner(4 * MIB), Owner::Shared);
-        assert_eq!(owner(2 * MIB), Owner::Lane(LaneRef { device: 3, lane: 1 }));
+        assert_eq!(owner(2 * MIB), Owner::Planned(HeapRef { device: 3, heap: 1 }));
         map.insert(DevicePtr(5 * MIB), MIB, HEAP).expect("there is room");
         map.remove(DevicePtr(2 * MIB), 3 * MIB);
         assert_eq!([2, 4].map(|mib| owner(mib * MIB)), [Owner::None, Owner::Shared]);
@@ -278,7 +268,7 @@ mod tests {
         let map = PageMap::<spin::Mutex<()>, Growable>::default();
         let of = |device: u32, number: u32| {
             let heap = Owner::Heap(HeapRef { device, heap: number });
-            [heap, Owner::Lane(LaneRef { device, lane: number + 1 })]
+            [heap, Owner::Planned(HeapRef { device, heap: number + 1 })]
         };
         let owners = [of(3, 7), of(0, 9), of(4, 5)].concat();
         for (page, &owner) in (0..).zip(&owners) {

@@ -76,6 +76,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
 
     /// Returns the figures of the planned policy. Under another policy all figures are 0.
     pub fn report(&self) -> PlannedReport {
-        self.arena.plans.report()
+        self.arena.plans.report(&self.arena.heaps)
     }
 }

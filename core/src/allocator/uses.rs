@@ -1,7 +1,7 @@
 //! Uses of blocks by streams other than the blocks' own.
 
 use crate::allocator::{Allocator, On};
-use crate::arena::OnDevice;
+use crate::arena::{OnDevice, plans};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::Owner;
@@ -73,8 +73,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             return Ok(());
         }
         Error::refuse_reserved(stream)?;
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+        if let Owner::Planned(heap) = self.pages.owner(ptr)
+            && plans::allocation(&self.on_owner(heap.device).heaps, heap.heap, ptr)
+                .is_some_and(|block| block.base == ptr && block.stream == stream)
         {
             return Ok(());
         }

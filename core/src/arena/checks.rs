@@ -2,7 +2,7 @@
 //! under the feature `paranoid`.
 //!
 //! All invariants hold between operations. While several operations run at once, only two kinds of
-//! invariants hold under their locks: those of a lane, and those of a heap without a part that is
+//! invariants hold under their locks: those of a heap without a part that is
 //! held for a mapping or a release. The check is then limited to them.
 
 use crate::arena::Arena;

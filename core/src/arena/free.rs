@@ -13,15 +13,14 @@ use crate::arena::flags::FlagWord;
 use crate::arena::heaps::{HeapGuard, Heaps, Slot};
 use crate::arena::holdings::Holdings;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::plans::FreedOf;
 use crate::arena::platform::Platform;
 use crate::arena::waits::Outside;
-use crate::arena::{Arena, OnDevice, debug, flags};
+use crate::arena::{Arena, OnDevice, debug, flags, plans};
 use crate::device::{Segments, StreamOrder};
-use crate::error::{Error, PointerFault};
+use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;
 use crate::heap::{FreeOutcome, Heap};
-use crate::page_map::{HeapRef, LaneRef, Owner};
+use crate::page_map::HeapRef;
 use crate::stats::Occurrence;
 use crate::streams::fences::Waiter;
 use crate::streams::pending::{PendingBlock, PendingFree};
@@ -383,10 +382,10 @@ impl From<SizeUnknown> for Option<u64> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Frees the block at `ptr` on a page that the page map assigns to the lane `owner`.
-    /// `requested` is the size in bytes that the caller claims to have requested, if given.
+    /// Frees the block at `ptr` on a page that the heap `owner` serves from a plan. `requested` is
+    /// the size in bytes that the caller claims to have requested, if given.
     #[inline(always)]
-    pub(crate) fn free_planned(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+    pub(crate) fn free_planned(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // This makes two instances of the functions below, because of what [`SizeUnknown`] saves.
         // After inlining the caller knows which case applies, so the match costs nothing.
         match requested {
@@ -395,82 +394,35 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Frees a resident block if the lane's lock is free and no trace is recorded. Otherwise calls
+    /// Frees an unlisted block if the heap's lock is free and no trace is recorded. Otherwise calls
     /// [`free_planned_slow`](Self::free_planned_slow).
     #[inline(never)]
     fn free_planned_fast(
         self,
-        owner: LaneRef,
+        owner: HeapRef,
         ptr: DevicePtr,
         requested: impl Into<Option<u64>> + Copy,
     ) -> Result<(), Error> {
-        if !self.driver.flags.has(flags::TRACE) && self.plans.try_free(owner, ptr, requested.into()) {
+        let records = self.driver.flags.has(flags::TRACE);
+        if !records && plans::try_free(&self.heaps, owner.heap, ptr, requested.into()) {
             return Ok(());
         }
         self.free_planned_slow(owner, ptr, requested)
     }
 
-    /// Frees a resident or delegated block of a lane, waiting for the lane's lock, or returns the
-    /// error for a wrong pointer or size.
+    /// Frees an unlisted block of a plan, waiting for the heap's lock. Lists any other block, so
+    /// that the heap frees and traces the block, or refuses to, as any other.
     #[cold]
-    fn free_planned_slow(self, owner: LaneRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
-        let requested = requested.into();
-        let home = if self.driver.flags.has(flags::TRACE) {
-            // `home_of` accepts addresses inside a block; a free does not.
-            if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
-                return Err(self.not_in_lane(owner, ptr));
-            }
-            // The block is delegated, so that its home heap frees and traces it like any other
-            // block.
-            self.home_of(owner, ptr).ok()
-        } else {
-            match self.plans.free(&self.heaps, owner, ptr, requested)? {
-                FreedOf::Lane => return Ok(()),
-                FreedOf::Home(home) => Some(home),
-                FreedOf::Nothing => None,
-            }
-        };
-        // If there is no home, the lane may have ended since the page map was read, so the map is
-        // read again.
-        match home.map_or_else(|| self.pages.owner(ptr), Owner::Heap) {
-            Owner::Heap(home) => self.free(home, ptr, requested),
-            Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
-            Owner::Lane(_) => Err(self.not_in_lane(owner, ptr)),
-            Owner::Shared | Owner::None => Err(Error::foreign(ptr)),
+    fn free_planned_slow(self, owner: HeapRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
+        let (requested, records) = (requested.into(), self.driver.flags.has(flags::TRACE));
+        if plans::free_or_list(&self.heaps, owner.heap, ptr, requested, records)? {
+            return Ok(());
         }
-    }
-
-    /// Delegates the block of a lane that contains `ptr`, and returns the home heap, as
-    /// [`Plans::home_of`](crate::arena::plans::Plans::home_of) does.
-    pub(crate) fn home_of(self, owner: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
-        let (home, peaks_stale) = self.plans.home_of(&self.heaps, self.pages, owner, ptr)?;
-        self.settle_peaks(self.heaps.slot(home.heap), peaks_stale);
-        Ok(home)
-    }
-
-    /// Returns the error for an address in a lane's segment at which no block of the lane starts.
-    #[cold]
-    pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
-        if let Some(block) = self.plans.allocation(owner, ptr)
-            && block.base != ptr
-        {
-            let fault = PointerFault::Interior { block: block.base, requested: block.requested };
-            return Error::InvalidPointer { ptr, fault };
-        }
-        // The home heap knows the delegated blocks: pending ones, and those that live longer.
-        match self.home_of(owner, ptr) {
-            Ok(home) => not_in_heap(&self.heaps.lock(home.heap), ptr),
-            Err(error) => error,
-        }
+        self.free(owner, ptr, requested)
     }
 }
 
 impl<P: Platform> Arena<P> {
-    /// Delegates the resident blocks of all lanes, so that a walk over the heaps finds every block.
-    pub(crate) fn delegate_lanes(&self) {
-        self.plans.delegate_all(&self.heaps, |home, stale| self.settle_peaks(self.heaps.slot(home), stale));
-    }
-
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
     fn finish<const PLAIN: bool>(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
@@ -485,8 +437,6 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured =
             self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
-        // The planner's lock is not taken under that of a heap, because lanes are locked under it,
-        // and heaps under lanes.
         if self.driver.flags.has(flags::OBSERVED) {
             let own = self.heaps.lock(number).stream;
             if own != stream {

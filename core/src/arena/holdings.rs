@@ -15,7 +15,6 @@ use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
 use crate::arena::peaks::{Counters, Peaks};
-use crate::arena::plans::Plans;
 use crate::arena::platform::{OwnerMap, Platform};
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
@@ -25,8 +24,8 @@ use crate::heap::Outcome;
 
 /// The parts of a device that are needed to give memory back: the heaps and their settings, the
 /// pages, the page map, the ledger, and the places where events are counted and recorded. Of the
-/// waits it needs the fences, and of the plans their counters. It does not include the guarded
-/// blocks, what `reclaim:auto` and `tune:auto` have learned, or the path of a request.
+/// waits it needs the fences. It does not include the guarded blocks, what `reclaim:auto` and
+/// `tune:auto` have learned, or the path of a request.
 pub(crate) struct Holdings<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
     pub(in crate::arena) settings: &'a Settings<P::Lock>,
@@ -40,13 +39,11 @@ pub(crate) struct Holdings<'a, P: Platform> {
     pub(super) waits: &'a Waits<P>,
     /// The history in which the recorder notes events.
     pub(super) history: &'a History<P::Lock>,
-    /// The plans. Their counters count towards the peaks, like those of the heaps.
-    pub(super) plans: &'a Plans<P::Lock>,
 }
 
 impl<'a, P: Platform> Holdings<'a, P> {
     pub(in crate::arena) fn counters(&self) -> Counters<'a, P> {
-        Counters { heaps: self.heaps, plans: self.plans, ranges: self.paging.range_counters() }
+        Counters { heaps: self.heaps, ranges: self.paging.range_counters() }
     }
 
     /// Returns the recorder of events, for callers that know that a trace is recorded.

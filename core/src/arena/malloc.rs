@@ -18,12 +18,11 @@
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, PairUse, STREAMS};
-use crate::arena::heaps::{Heaps, slot_of};
-use crate::arena::plans::{self, PlannedBlock};
+use crate::arena::heaps::{Heaps, Slot, slot_of};
+use crate::arena::plans;
 use crate::arena::platform::Platform;
 use crate::arena::request::{Request, RequestCalls};
 use crate::arena::{Arena, OnDevice, compact, flags};
-use crate::config::rounding::PoolKind;
 use crate::device::{Host, StreamOrder};
 use crate::error::Error;
 use crate::heap::{Heap, Outcome};
@@ -113,8 +112,10 @@ impl<P: Platform> OnDevice<'_, P> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
-        if let Some(PlannedBlock { ptr, counters, peaks_stale }) = self.plans.next(&self.driver.flags, bytes, stream) {
-            return if peaks_stale { self.reconcile_and_return(counters, ptr) } else { Ok(ptr) };
+        if let Some((slot, Outcome { value, peaks_stale })) =
+            self.plans.next(&self.heaps, &self.driver.flags, bytes, stream)
+        {
+            return if peaks_stale { self.reconcile_and_return(slot, value) } else { Ok(value) };
         }
         self.by_flags(self.driver.flags.load(), bytes, stream)
     }
@@ -245,25 +246,17 @@ impl<P: Platform> OnDevice<'_, P> {
         // call site.
         let site = self.call_site(CallSite::Alloc);
         // Events are polled only if the result matters: if the planned bytes are occupied, perhaps
-        // by a delegated block. The lane is not locked during the calls to the device.
+        // by a listed block. The heap is not locked during the calls to the device.
         if self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
             && self.plans.is_occupied(&self.heaps, bytes, stream)
         {
             // On an error the bytes stay occupied, and a heap serves the request.
             let _polled = self.waiting().process_events();
         }
-        let PlannedBlock { ptr, counters, peaks_stale } = self.plans.deviating(&self.heaps, bytes, stream)?;
-        if peaks_stale {
-            self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
-        }
-        // The record goes to the buffer of the home heap, because lanes have none. If the lane has
-        // ended after the request was served, the event is left out of the trace.
-        if self.driver.flags.has(flags::TRACE)
-            && let Some(home) = self.plans.home_of_stream(stream)
-        {
-            self.recorder().alloc(&mut self.heaps.lock(home), site, ptr, bytes);
-        }
-        Some(ptr)
+        let (slot, mut heap, served) = self.plans.deviating(&self.heaps, bytes, stream)?;
+        self.trace(|recorder| recorder.alloc(&mut heap, site, served.value, bytes));
+        drop(heap);
+        Some(self.reconcile(slot, served))
     }
 
     /// Serves a request under any flags. May call the device.
@@ -446,13 +439,13 @@ impl<P: Platform> Arena<P> {
         served
     }
 
-    /// Reconciles the peaks for a lane, and returns `ptr`. It exists so that
+    /// Reconciles the peaks for a heap, and returns `ptr`. It exists so that
     /// [`declined`](OnDevice::declined) can end in a tail call.
     #[cold]
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
-    fn reconcile_and_return(&self, counters: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
-        self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
+    fn reconcile_and_return(&self, slot: &Slot<P>, ptr: DevicePtr) -> Result<DevicePtr, Error> {
+        self.reconcile_peaks(slot);
         Ok(ptr)
     }
 

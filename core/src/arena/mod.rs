@@ -144,9 +144,9 @@ impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the memory that the device holds.
     pub(crate) fn holdings(self) -> Holdings<'a, P> {
-        let Arena { driver, settings, heaps, plans, paging, waits, peaks, ledger, history, .. } = self.arena;
+        let Arena { driver, settings, heaps, paging, waits, peaks, ledger, history, .. } = self.arena;
         let pages = self.pages;
-        Holdings { driver, settings, heaps, paging, ledger, peaks, pages, waits, history, plans }
+        Holdings { driver, settings, heaps, paging, ledger, peaks, pages, waits, history }
     }
 
     /// Returns the waits of the device.
@@ -324,7 +324,7 @@ impl<P: Platform> Arena<P> {
     /// Returns the counters of the device.
     #[inline(always)]
     pub(crate) fn counters(&self) -> Counters<'_, P> {
-        Counters { heaps: &self.heaps, plans: &self.plans, ranges: self.paging.range_counters() }
+        Counters { heaps: &self.heaps, ranges: self.paging.range_counters() }
     }
 
     /// Returns the value of a heap operation, after reconciling the peaks if the operation made

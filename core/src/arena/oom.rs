@@ -17,8 +17,6 @@ impl<P: Platform> Arena<P> {
 
     /// Returns the report of a failed request.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
-        // Moves the blocks served by plans into heaps, where the sums include the blocks.
-        self.delegate_lanes();
         let segment = self.segment_bytes(request);
         let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
         OutOfMemory { capturing: request.capturing, address_lack: request.mapping.lack(), ..report }
@@ -38,13 +36,12 @@ impl<P: Platform> Arena<P> {
     pub(super) fn report_of(&self, memory: MemoryInfo, slot: Option<u32>) -> OutOfMemory {
         let pages = self.paging.bytes();
         let of_ranges = |stat| self.paging.range_counters().current(stat) as u64;
-        let of_plans = self.plans.lane_counters().map(|(_, counters)| counters.current(Stat::AllocatedBytes) as u64);
         let mut report = OutOfMemory {
             device: DeviceIndex(self.number()),
             memory,
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
-            allocated: of_ranges(Stat::AllocatedBytes) + of_plans.sum::<u64>(),
+            allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),
             spare: pages.unused(),
             beside_guarded: pages.beside_guarded(),

@@ -6,7 +6,6 @@
 //! from other heaps, and raises the peak only if all leases together are too small.
 
 use crate::arena::heaps::{Heaps, Slot};
-use crate::arena::plans::Plans;
 use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
@@ -43,29 +42,28 @@ impl<R: Lock> Peaks<R> {
     }
 }
 
-/// The counters of a device: of the heaps, of the lanes, and of the elastic ranges.
+/// The counters of a device: of the heaps, and of the elastic ranges.
 pub(crate) struct Counters<'a, P: Platform> {
     pub(super) heaps: &'a Heaps<P>,
-    pub(super) plans: &'a Plans<P::Lock>,
     pub(super) ranges: &'a HeapCounters,
 }
 
 impl<'a, P: Platform> Counters<'a, P> {
-    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Includes
-    /// vacant pairs, because their counts are still part of the sums.
+    /// Iterates over the counters of every heap, and of the elastic ranges. Includes vacant pairs,
+    /// because their counts are still part of the sums.
     pub(crate) fn all(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
-        self.heaps.heap_counters().chain(self.others())
+        self.heaps.heap_counters().chain(self.of_ranges())
     }
 
-    /// Iterates over the counters that must be read for a sum: those of the dirty heaps, of the
-    /// lanes and of the elastic ranges. The lock of the peaks is held.
+    /// Iterates over the counters that must be read for a sum: those of the dirty heaps, and of
+    /// the elastic ranges. The lock of the peaks is held.
     fn dirty(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
-        self.heaps.dirty_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
+        self.heaps.dirty_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.of_ranges())
     }
 
-    /// Iterates over the counters of every lane and of the elastic ranges.
-    fn others(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
-        self.plans.lane_counters().chain(core::iter::once((PoolKind::Large, self.ranges)))
+    /// Iterates over the counters of the elastic ranges.
+    fn of_ranges(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+        core::iter::once((PoolKind::Large, self.ranges))
     }
 }
 

@@ -54,6 +54,12 @@ impl<S: Storage> Heap<S> {
         self.sets.free.check(sums.free, self.blocks.entries())?;
         if let Some(suballocator) = &self.suballocator {
             suballocator.check()?;
+            let (blocks, bytes, requested) = suballocator.unlisted();
+            sums.allocated += blocks;
+            sums.allocated_bytes += bytes;
+            sums.requested_bytes += requested;
+            sums.active += u64::from(blocks);
+            sums.active_bytes += bytes;
         }
         self.sets.check_unmapped(sums.unmapped, &self.blocks)?;
         if (sums.stale, sums.stale_bytes) != (self.sets.stale.count, self.sets.stale.bytes) {
@@ -157,8 +163,8 @@ impl<S: Storage> Walk<'_, S> {
         self.sums.segments += 1;
         self.sums.ordinary += 1;
         self.sums.ordinary_bytes += entry.bytes;
-        // A lane of the planned policy counts as one live sub-block, and free memory next to its
-        // blocks does not count.
+        // An active plan counts as one live sub-block, and free memory next to its blocks does not
+        // count.
         let is_planned = heap.is_planned();
         self.sums.free += 1;
         if (whole.addr, whole.size, whole.segment) != (entry.base, entry.bytes, segment)
@@ -178,7 +184,8 @@ impl<S: Storage> Walk<'_, S> {
         let (mut free, mut free_bytes) = (0, 0);
         let suballocator = heap.suballocator.as_ref().ok_or("there is no suballocator")?;
         suballocator.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
-        if (live > 0) != entry.live && !is_planned || live_bytes + free_bytes != entry.bytes {
+        let (_, unlisted, _) = suballocator.unlisted();
+        if (live > 0) != entry.live && !is_planned || live_bytes + unlisted + free_bytes != entry.bytes {
             return Err("sub-blocks do not tile their segment");
         }
         // `check_block` has added the sub-blocks. The rest of the segment belongs to the block for

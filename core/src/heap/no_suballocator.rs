@@ -29,6 +29,11 @@ impl<S> AnySubAllocator<S> {
     pub(crate) fn is_planned(&self) -> bool {
         match self.0 {}
     }
+
+    /// Never returns.
+    pub(crate) fn unlisted(&self) -> (u32, u64, u64) {
+        match self.0 {}
+    }
 }
 
 impl<S> core::ops::Deref for AnySubAllocator<S> {

@@ -1,5 +1,5 @@
-//! The operations of a heap with a sub-allocator that cuts its segments: that of a policy, or that
-//! of the segment of a plan.
+//! The operations of a heap with a sub-allocator that cuts its segments: that of a policy, or a
+//! plan.
 //!
 //! ```text
 //! segment     first ─▶ one block for the whole segment: always free, releasable while not `live`
@@ -147,9 +147,9 @@ impl<S: Storage> Heap<S> {
         listed.unwrap_or_else(|| self.free_by_any(sub_block, counters))
     }
 
-    /// Frees a sub-block of a sub-allocator that the tables do not list, or one that a plan's lane
-    /// has delegated. The segment of a plan has no counters for its free memory, and is in use as
-    /// long as the lane exists.
+    /// Frees a sub-block of a sub-allocator that the tables do not list, or a listed block of a
+    /// plan. The segment of a plan has no counters for its free memory, and is in use as long as
+    /// the plan is active.
     #[inline(never)]
     fn free_by_any(&mut self, sub_block: u32, counters: &HeapCounters) -> bool {
         let Self { suballocator, blocks, segments, clock, tells, .. } = self;
@@ -158,13 +158,20 @@ impl<S: Storage> Heap<S> {
             return Free { sub_block, counters, blocks, segments, clock: *clock, tells: *tells }.with(own);
         }
         let (sub_block, size) = vacate(sub_block, blocks, counters);
-        suballocator.free(sub_block, size);
-        #[cfg(feature = "alloc")]
-        self.update_live(sub_block.segment);
+        if suballocator.free(sub_block, size).alone {
+            self.end_segment(sub_block.segment);
+        }
         false
     }
 
-    /// Returns whether the heap manages the segment of a lane of the planned policy.
+    /// Notes that the last sub-block of a segment is gone.
+    pub(super) fn end_segment(&mut self, segment: u32) {
+        let entry = &mut self.segments[segment];
+        entry.live = false;
+        self.blocks[entry.first].freed_at = self.clock;
+    }
+
+    /// Returns whether the heap serves, or has served, from a plan.
     pub(crate) fn is_planned(&self) -> bool {
         matches!(&self.suballocator, Some(suballocator) if suballocator.is_planned())
     }

@@ -1,16 +1,15 @@
-//! The sub-allocator of a heap: that of a lane's segment, or a policy's.
+//! The sub-allocator of a heap: a plan, or that of a policy.
 
 use crate::config::Policy;
-use crate::suballoc::{CapacityError, FreeDelta, SubAllocator, SubAllocators, SubBlock, User};
+use crate::planned::segment::PlanSegment;
+use crate::suballoc::{SubAllocator, SubAllocators, User};
 use crate::tables::Storage;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 /// The sub-allocator of a heap. Boxed, because most heaps have none.
 #[derive(Clone)]
 pub(crate) enum AnySubAllocator<S: Storage> {
-    /// That of a heap that belongs to a lane.
+    /// A plan, which serves a stream in the planned order.
     Planned(Box<PlanSegment>),
     /// That of the allocator's policy.
     Policy(S::SubAllocators),
@@ -24,8 +23,7 @@ impl<S: Storage> AnySubAllocator<S> {
         Some(Self::Policy(S::SubAllocators::of(own)))
     }
 
-    /// Returns the sub-allocator of the policy. `None` for that of a lane's segment, which serves
-    /// no request.
+    /// Returns the sub-allocator of the policy. `None` for a plan, which does not search.
     #[inline(always)]
     pub(crate) fn of_policy(&mut self) -> Option<&mut S::SubAllocators> {
         if let Self::Policy(own) = self { Some(own) } else { None }
@@ -37,9 +35,15 @@ impl<S: Storage> AnySubAllocator<S> {
         if let Self::Policy(own) = self { own.lend(user) } else { None }
     }
 
-    /// Whether the segment belongs to a lane of the planned policy.
+    /// Whether the heap serves, or has served, from a plan.
     pub(crate) fn is_planned(&self) -> bool {
         matches!(self, Self::Planned(_))
+    }
+
+    /// Returns the number of live blocks without an entry in the heap, their bytes and their
+    /// requested bytes.
+    pub(crate) fn unlisted(&self) -> (u32, u64, u64) {
+        if let Self::Planned(plan) = self { plan.unlisted() } else { (0, 0, 0) }
     }
 }
 
@@ -60,71 +64,5 @@ impl<S: Storage> core::ops::DerefMut for AnySubAllocator<S> {
             Self::Planned(own) => &mut **own,
             Self::Policy(own) => own,
         }
-    }
-}
-
-/// The sub-allocator of a heap that belongs to a lane: a list of the blocks delegated to it.
-/// Allocates nothing.
-#[derive(Clone, Default)]
-pub(crate) struct PlanSegment {
-    /// Whether the lane has ended.
-    pub(crate) ended: bool,
-    /// Address and bytes of the segment; (0, 0) without a segment.
-    segment: (u64, u64),
-    /// The delegated blocks: address and bytes of each.
-    pub(crate) taken: BTreeMap<u64, u64>,
-    /// Addresses of the delegated blocks freed since the lane's last collection. Empty once the
-    /// lane has ended.
-    pub(crate) returned: Vec<u64>,
-}
-
-impl SubAllocator for PlanSegment {
-    fn segment_bytes(&self, size: u64) -> u64 {
-        size
-    }
-
-    fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
-        true
-    }
-
-    fn add_segment(&mut self, _segment: u32, base: u64, bytes: u64, _size: u64) {
-        self.segment = (base, bytes);
-    }
-
-    fn remove_segment(&mut self, _segment: u32) {
-        self.segment = (0, 0);
-    }
-
-    fn allocate(&mut self, _size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError> {
-        Ok(None)
-    }
-
-    fn peek(&self, _size: u64) -> Option<u64> {
-        None
-    }
-
-    /// Removes a delegated block. The free memory next to a delegated block does not count, so the
-    /// returned delta is empty, and the heap decides whether the segment is wholly free.
-    fn free(&mut self, sub_block: SubBlock, _size: u64) -> FreeDelta {
-        self.taken.remove(&sub_block.addr);
-        if !self.ended {
-            self.returned.push(sub_block.addr);
-        }
-        FreeDelta { alone: true, before: 0, now: 0 }
-    }
-
-    fn visit_free(&self, _segment: u32, visit: &mut dyn FnMut(u64, u64)) {
-        let (base, bytes) = self.segment;
-        let mut at = base;
-        for (&addr, &size) in self.taken.iter().chain([(&(base + bytes), &0)]) {
-            if addr > at {
-                visit(at, addr - at);
-            }
-            at = addr + size;
-        }
-    }
-
-    fn copy(&self) -> Box<dyn SubAllocator> {
-        Box::new(self.clone())
     }
 }

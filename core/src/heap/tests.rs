@@ -8,6 +8,8 @@ use crate::heap::growth::HeldRoom;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::restore::Restoring;
 use crate::heap::split_rules::Source;
+use crate::planned::sequence::{Sequence, SequenceStep};
+use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::tables::Growable;
 use crate::tests::own::parse;
@@ -306,20 +308,26 @@ fn a_sub_block_tells_of_each_rise_above_a_lease() {
 }
 
 #[test]
-fn a_delegated_block_tells_of_each_rise_and_is_oversize_from_the_threshold_on() {
+fn a_block_of_a_plan_tells_of_each_rise_and_is_oversize_from_the_threshold_on() {
+    let step = SequenceStep { size: 32 * MIB, until: 1, offset: Some(0) };
     let stats = [Stat::Allocation, Stat::AllocatedBytes, Stat::RequestedBytes, Stat::OversizeAllocations];
-    tells_of_each_rise("a delegated block", &stats, |counters| {
-        let (mut heap, lane) = (Heap::<Growable>::default(), HeapCounters::default());
-        for (stat, amount) in stats.into_iter().zip([1, 32 * MIB, 31 * MIB, 1]) {
-            let _ = lane.up(stat, amount);
-        }
-        heap.make_room_for_plan().unwrap();
-        heap.begin_plan(DevicePtr(BASE), 64 * MIB, &lane);
-        let before = counters.current(Stat::OversizeAllocations);
-        let taken = heap.take_over((BASE, 32 * MIB), 31 * MIB, 32 * MIB, (&lane, counters)).unwrap();
-        assert_eq!(counters.current(Stat::OversizeAllocations) - before, 1);
-        taken
-    });
+    for is_next in [true, false] {
+        tells_of_each_rise("a block of a plan", &stats, |counters| {
+            let mut heap = Heap::<Growable>::default();
+            heap.begin(STREAM, 1, Fixture::new(OVERSIZE, Source::Device).heap.rules, None);
+            heap.make_room_for_plan().unwrap();
+            let (plan, of_segment) = (Sequence::new(BASE, &[step]), HeapCounters::default());
+            heap.begin_plan((DevicePtr(BASE), 64 * MIB), plan, PoolId(1, 0), &of_segment);
+            let before = counters.current(Stat::OversizeAllocations);
+            let served = if is_next {
+                heap.malloc_planned(32 * MIB - 5, STREAM, counters)
+            } else {
+                heap.malloc_deviating(32 * MIB - 5, STREAM, counters)
+            };
+            assert_eq!(counters.current(Stat::OversizeAllocations) - before, 1);
+            served.unwrap().peaks_stale
+        });
+    }
 }
 
 #[test]

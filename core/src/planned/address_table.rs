@@ -1,13 +1,12 @@
-//! The addresses at which the buffers of a lane start, and the live block at each address.
+//! The addresses at which the buffers of a plan start, and the live block at each address.
 
 use crate::tables::atomic_map::start;
 use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The value of [`PlannedAddress::requested`] for a delegated block. It is larger than every
-/// request.
-const DELEGATED: u64 = u64::MAX;
+/// The value of [`PlannedAddress::requested`] for a listed block. It is larger than every request.
+const LISTED: u64 = u64::MAX;
 
 /// An address at which buffers start. At most one live block starts there.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +15,7 @@ pub(crate) struct PlannedAddress {
     pub addr: u64,
     /// The size of the block in bytes; 0 ⟺ no live block starts at the address.
     pub size: u64,
-    /// The requested size in bytes, or [`DELEGATED`].
+    /// The requested size in bytes, or [`LISTED`].
     pub requested: u64,
     /// How many requests of the iteration come before the block is planned to be free.
     pub until: u32,
@@ -26,14 +25,20 @@ impl PlannedAddress {
     /// A slot without an address.
     const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
 
-    /// Returns whether a heap, and not the lane, will finish the free of the block.
-    pub(crate) fn is_delegated(&self) -> bool {
-        self.requested == DELEGATED
+    /// Returns whether the heap has an entry for the live block.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.size > 0 && self.requested == LISTED
     }
 
-    /// Delegates the block to a heap.
-    pub(crate) fn delegate(&mut self) {
-        self.requested = DELEGATED;
+    /// Returns whether only the plan knows the live block.
+    #[inline(always)]
+    pub(crate) fn is_unlisted(&self) -> bool {
+        self.size > 0 && self.requested != LISTED
+    }
+
+    /// Notes that the heap has an entry for the block.
+    pub(crate) fn list(&mut self) {
+        self.requested = LISTED;
     }
 
     /// Returns whether the block shares bytes with the `size` bytes from `addr` on.

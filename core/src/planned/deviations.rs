@@ -1,9 +1,9 @@
-//! Deviations of a lane's requests from its sequence: their counts, and what is needed to find the
-//! lane's position again.
+//! Deviations of a stream's requests from the sequence: their counts, and what is needed to find
+//! the position in the sequence again.
 
 use alloc::vec::Vec;
 
-/// The deviations of a lane, and the recent requests with which its position is found again.
+/// The deviations from a sequence, and the recent requests with which the position is found again.
 #[derive(Clone, Default)]
 pub(crate) struct Deviations {
     /// The requests skipped last. This is a ring: `skipped_len % SKIPPED` is overwritten next.
@@ -28,11 +28,11 @@ pub(crate) struct Deviations {
     pub passed: u64,
     /// The number of requests in all passes that were not served from the plan.
     pub unserved: u64,
-    /// How often the lane deviated.
+    /// How often the program deviated.
     pub counts: Counts,
 }
 
-/// How often a lane deviated, by kind.
+/// How often a program deviated, by kind.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     /// Requests that were observed to outlive their iteration.

@@ -1,61 +1,21 @@
-//! The lanes of a device. Each lane serves one stream from a plan, under a separate lock.
+//! The planned policy of a device: which heap serves a stream from a plan, and the planner.
 
 use super::LANES;
-use super::sequence::Sequence;
 use super::state::PlannerState;
 use crate::config::Planned;
-use crate::pool::PoolId;
-use crate::stats::{HeapCounters, PlannedReport};
-use crate::sync::{AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked};
-use crate::units::{DevicePtr, StreamId};
-use alloc::vec::Vec;
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked};
+use crate::units::StreamId;
 
 /// The stream number of a vacant lane. No request has this stream.
 const UNUSED: u64 = u64::MAX;
 
-/// A stream served from a plan.
-#[derive(Clone)]
-pub(crate) struct Lane {
-    /// The stream.
-    pub stream: StreamId,
-    /// The observed requests with their planned addresses, and the current position.
-    pub sequence: Sequence,
-    /// The slot of the heap that contains the lane's segment. The lane delegates blocks to this
-    /// heap, unless a block is allocated and freed in the plain way.
-    pub home: u32,
-    /// The pool of the heap.
-    pub pool: PoolId,
-    /// The address of the segment.
-    pub base: u64,
-    /// The size of the segment in bytes.
-    pub bytes: u64,
-    /// The size in bytes from which a block counts as oversize.
-    pub oversize: u64,
-}
-
-impl Lane {
-    /// Returns whether the address is in the lane's segment.
-    pub(crate) fn contains(&self, ptr: DevicePtr) -> bool {
-        (self.base..self.base + self.bytes).contains(&ptr.0)
-    }
-}
-
-/// A place for a lane. It outlives the lane.
-pub(crate) struct LaneSlot<R: Lock> {
-    /// The lane; `None` ⟺ the slot is vacant.
-    pub lane: Ranked<R, Option<Lane>>,
-    /// The counters of the lane's blocks, except delegated ones. Written under the lane's lock.
-    pub counters: HeapCounters,
-}
-
-/// The state of the planned policy on a device.
+/// The state of the planned policy on a device. The sequences are in the heaps.
 pub(crate) struct PlanServer<R: Lock> {
     /// The stream of each lane, or [`UNUSED`]. This is read without a lock; a thread that finds its
-    /// stream checks again under the lane's lock.
+    /// stream checks again under the lock of the heap.
     streams: [AtomicU64; LANES],
-    /// The lanes. No two share a cache line, so that threads of different streams do not write to
-    /// the same line.
-    pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
+    /// The slot of each lane's heap.
+    heaps: [AtomicU32; LANES],
     /// How many requests came from streams without a lane while plans were active.
     pub(crate) without_lane: AtomicU64,
     /// Observation and planning: everything that happens between two sets of plans.
@@ -69,95 +29,54 @@ impl<R: Lock> PlanServer<R> {
     pub(crate) fn new(options: Planned) -> Self {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(UNUSED)),
-            lane_slots: core::array::from_fn(|_| {
-                CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), counters: HeapCounters::default() })
-            }),
+            heaps: core::array::from_fn(|_| AtomicU32::new(0)),
             without_lane: AtomicU64::new(0),
             planner: Ranked::new(Rank::Planner, PlannerState::default()),
             options,
         }
     }
 
-    /// Locks all lanes, for a caller that holds all locks of a device.
-    pub(crate) fn lock_lanes(&self) -> Vec<MutexGuard<'_, R, Option<Lane>>> {
-        self.lane_slots.iter().map(|slot| slot.lane.lock_beside()).collect()
-    }
-
-    /// Returns the state for another device, with the same lanes and plans. `lanes` are the locked
-    /// lanes.
-    pub(crate) fn copy_of(&self, lanes: &[MutexGuard<'_, R, Option<Lane>>], planner: &PlannerState) -> Self {
-        let mut copy = Self::new(self.options);
-        for (number, (from, lane)) in self.lane_slots.iter().zip(lanes).enumerate() {
-            copy.streams[number] = AtomicU64::new(self.streams[number].load(Ordering::Acquire));
-            let (lane, counters) = ((**lane).clone(), from.counters.copy());
-            copy.lane_slots[number] = CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, lane), counters });
+    /// Returns the state for another device, whose heaps are copies of this device's heaps.
+    pub(crate) fn copy_of(&self, planner: &PlannerState) -> Self {
+        Self {
+            streams: self.streams.each_ref().map(|stream| AtomicU64::new(stream.load(Ordering::Acquire))),
+            heaps: self.heaps.each_ref().map(|heap| AtomicU32::new(heap.load(Ordering::Relaxed))),
+            without_lane: AtomicU64::new(self.without_lane.load(Ordering::Relaxed)),
+            planner: Ranked::new(Rank::Planner, planner.clone()),
+            options: self.options,
         }
-        copy.without_lane = AtomicU64::new(self.without_lane.load(Ordering::Relaxed));
-        copy.planner = Ranked::new(Rank::Planner, planner.clone());
-        copy
     }
 
-    /// Returns the slot of a stream's lane.
+    /// Returns the slot of the heap that serves a stream from a plan.
     #[inline(always)]
-    pub(crate) fn lane_slot(&self, stream: StreamId) -> Option<&LaneSlot<R>> {
+    pub(crate) fn heap_of(&self, stream: StreamId) -> Option<u32> {
         // A linear search is enough, because there are only eight lanes. `Acquire` pairs with the
         // `Release` in `assign`.
-        let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
-        self.lane_slots.get(number).map(|lane_slot| &**lane_slot)
+        let lane = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
+        Some(self.heaps.get(lane)?.load(Ordering::Relaxed))
     }
 
-    /// Returns the slot of a lane by the lane's number in the page map.
-    #[inline(always)]
-    pub(crate) fn numbered(&self, number: u32) -> Option<&LaneSlot<R>> {
-        self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
+    /// Iterates over the slots of the heaps that serve from plans.
+    pub(crate) fn heaps(&self) -> impl Iterator<Item = u32> {
+        self.lanes().map(|(_, heap)| heap)
     }
 
-    /// Directs the requests of `stream` to a new lane or, if it is `None`, away from a lane that is
-    /// about to be removed.
-    pub(crate) fn assign(&self, lane: usize, stream: Option<StreamId>) {
-        self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
+    /// Iterates over the lanes in use, with the slots of their heaps.
+    fn lanes(&self) -> impl Iterator<Item = (usize, u32)> {
+        let used = self.streams.iter().enumerate().filter(|(_, stream)| stream.load(Ordering::Acquire) != UNUSED);
+        used.map(|(lane, _)| (lane, self.heaps[lane].load(Ordering::Relaxed)))
     }
 
-    /// Returns the counters of each lane.
-    pub(crate) fn all_counters(&self) -> impl Iterator<Item = &HeapCounters> + Clone {
-        self.lane_slots.iter().map(|lane_slot| &lane_slot.counters)
+    /// Directs the requests of `stream` to a heap with a plan.
+    pub(crate) fn assign(&self, lane: usize, stream: StreamId, heap: u32) {
+        self.heaps[lane].store(heap, Ordering::Relaxed);
+        self.streams[lane].store(stream.0, Ordering::Release);
     }
-}
 
-impl Lane {
-    /// Adds the lane's counts to a report.
-    pub(crate) fn add_to(&self, report: &mut PlannedReport) {
-        let counts = self.sequence.deviations.counts;
-        report.served += self.sequence.served();
-        report.lasting += counts.lasting;
-        report.extra += counts.extra;
-        report.missing += counts.missing;
-        report.reordered += counts.reordered;
-        report.occupied += counts.occupied;
-    }
-}
-
-impl<R: Lock> PlanServer<R> {
-    /// Returns the report of the planned policy on the device.
-    pub(crate) fn report(&self) -> PlannedReport {
-        // The guard is dropped at the end of the block, so no lane is locked while `planner` is.
-        let mut report = {
-            let planner = self.planner.lock();
-            PlannedReport { stage: planner.stage(), ..planner.report }
-        };
-        report.extra += self.without_lane.load(Ordering::Relaxed);
-        for lane_slot in &self.lane_slots {
-            if let Some(lane) = lane_slot.lane.lock().as_ref() {
-                lane.add_to(&mut report);
-                report.segment_bytes += lane.bytes;
-            }
+    /// Directs no requests to a heap any more.
+    pub(crate) fn clear(&self, heap: u32) {
+        if let Some((lane, _)) = self.lanes().find(|&(_, of)| of == heap) {
+            self.streams[lane].store(UNUSED, Ordering::Release);
         }
-        report
-    }
-
-    /// Returns how many deviations and how many requests there were so far.
-    pub(crate) fn sums(&self) -> (u64, u64) {
-        let PlannedReport { served, lasting, extra, missing, occupied, .. } = self.report();
-        (extra + missing + occupied, served + lasting + extra + occupied)
     }
 }

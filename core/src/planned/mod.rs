@@ -13,18 +13,18 @@
 //! fallback, in later iterations too. The program takes the [`Observed`] iteration, computes plans
 //! on any thread, and passes them back. The next announcement activates them.
 //!
-//! A **lane** serves one stream. Each lane has its sequence, its segment and its lock. The next
-//! request of the sequence gets the planned address, without a search. Sizes are rounded up to
-//! multiples of 512 bytes.
+//! The plan of a stream is in a heap: its sequence of requests, and its segment. A **lane** leads
+//! the stream to that heap. The next request of the sequence gets the planned address, without a
+//! search. Sizes are rounded up to multiples of 512 bytes.
 //!
 //! # Deviations
-//! If a request does not follow the sequence, the lane looks for it nearby: first among the
+//! If a request does not follow the sequence, the plan looks for it nearby: first among the
 //! requests that were recently skipped (then it is *reordered*), then a little ahead (then the
 //! requests in between are *missing*). If it is nowhere near, it is *extra* and goes to the
-//! fallback. After eight extra requests in a row that match another part of the sequence, the lane
+//! fallback. After eight extra requests in a row that match another part of the sequence, the plan
 //! moves there. A request also goes to the fallback if its planned bytes are still *occupied*,
-//! because a block is freed later than observed. So a lane never hands out the same bytes twice,
-//! whatever the program does; a lane with many deviations only wastes memory. When more than a
+//! because a block is freed later than observed. So a plan never hands out the same bytes twice,
+//! whatever the program does; a plan with many deviations only wastes memory. When more than a
 //! quarter of the requests deviate, iteration after iteration, the plan is given up, and the next
 //! iteration is observed.
 //!
@@ -44,6 +44,7 @@ pub(crate) mod deviations;
 pub(crate) mod lanes;
 pub(crate) mod recorder;
 pub(crate) mod resync;
+pub(crate) mod segment;
 pub(crate) mod sequence;
 pub(crate) mod state;
 #[cfg(all(test, not(loom)))]
@@ -64,7 +65,7 @@ pub(crate) const LANES: usize = 8;
 /// parses exactly.
 pub(crate) const POOLS: u64 = (1 << 53) - 1;
 
-/// Returns whether a pool holds the segment of a plan. Each lane has a separate pool for its
+/// Returns whether a pool holds the segment of a plan. Each plan has a separate pool for its
 /// segment. Programs see these pools only in snapshots.
 #[must_use]
 pub const fn is_planned(pool: PoolId) -> bool {

@@ -3,13 +3,14 @@
 
 use super::deviations::{RUN, SKIPPED};
 use super::sequence::{Placement, Sequence, ServedRequest};
+use crate::stats::PlannedReport;
 use crate::tables::slot_table::NONE;
 
-/// How far ahead the lane looks for a single request. This way, up to two missing requests are
+/// How far ahead a single request is looked for. This way, up to two missing requests are
 /// noticed at once.
 const NEAR: u32 = 2;
 
-/// How far ahead the lane looks for two requests in a row. A single match that far ahead may be a
+/// How far ahead two requests in a row are looked for. A single match that far ahead may be a
 /// coincidence, because sizes are rarely unique.
 const LOOKAHEAD: usize = 32;
 
@@ -23,6 +24,17 @@ impl Sequence {
     pub(crate) fn served(&self) -> u64 {
         let passed = self.deviations.passed + u64::from(self.cursor - self.deviations.began);
         passed - self.deviations.unserved + self.deviations.counts.reordered
+    }
+
+    /// Adds the counts of the sequence to a report.
+    pub(crate) fn add_to(&self, report: &mut PlannedReport) {
+        let counts = self.deviations.counts;
+        report.served += self.served();
+        report.lasting += counts.lasting;
+        report.extra += counts.extra;
+        report.missing += counts.missing;
+        report.reordered += counts.reordered;
+        report.occupied += counts.occupied;
     }
 
     /// Serves a request that [`next`](Self::next) did not serve. Returns `None` if the fallback

@@ -1,7 +1,7 @@
-//! The sequence of a lane: the next request, the planned address of its block, and whether the
+//! The sequence of a plan: the next request, the planned address of its block, and whether the
 //! bytes at this address are free.
 //!
-//! It takes a single comparison to decide whether the bytes are free. The lane counts its
+//! It takes a single comparison to decide whether the bytes are free. The sequence counts its
 //! [`overdue`](Sequence::overdue) blocks: live blocks that were planned to be free by now. When the
 //! cursor passes a request, the live blocks that were planned to end there become overdue
 //! ([`ServedRequest::due`]). No block is overdue ⟹ the plan has every live block live now, so none
@@ -62,18 +62,7 @@ pub(crate) struct Placement {
     pub size: u64,
 }
 
-/// The owner of the block at an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AddressOwner {
-    /// The lane. The value is the requested size in bytes.
-    Resident(u64),
-    /// A heap, because the lane delegated the block.
-    Delegated,
-    /// No live block starts at the address.
-    Nothing,
-}
-
-/// The sequence of a lane, and the position of the program in it.
+/// The sequence of a plan, and the position of the program in it.
 #[derive(Clone)]
 pub(crate) struct Sequence {
     /// The requests in order, followed by a sentinel that matches no request.
@@ -84,8 +73,8 @@ pub(crate) struct Sequence {
     pub(crate) cursor: u32,
     /// How many live blocks were planned to be free by now.
     pub(crate) overdue: u32,
-    /// The number of delegated blocks.
-    pub(crate) delegated: u32,
+    /// The number of listed blocks: those for which the heap has an entry.
+    pub(crate) listed: u32,
     /// The deviations so far.
     pub(crate) deviations: Deviations,
 }
@@ -112,7 +101,7 @@ impl Sequence {
             let last = &mut entries[step.until as usize - 1];
             (last.ends, last.due) = (last.ends + 1, last.due + 1);
         }
-        Self { entries, slots, cursor: 0, overdue: 0, delegated: 0, deviations: Deviations::default() }
+        Self { entries, slots, cursor: 0, overdue: 0, listed: 0, deviations: Deviations::default() }
     }
 
     /// Returns the number of requests.
@@ -148,14 +137,14 @@ impl Sequence {
         self.clone().next_deviating(bytes).map(|handed| handed.addr)
     }
 
-    /// Frees the block that starts at exactly `addr`. If `requested` is given, this only happens if
-    /// it is the requested size. Returns the block and the requested size, or `None` if no block is
-    /// live at `addr` or the lane has delegated it.
+    /// Frees the unlisted block that starts at exactly `addr`. If `requested` is given, this only
+    /// happens if it is the requested size. Returns the block and the requested size, or `None` if
+    /// there is no such block.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr)?;
         let PlannedAddress { size, requested: actual, until, .. } = *slot;
-        if size == 0 || slot.is_delegated() || requested.is_some_and(|requested| requested != actual) {
+        if !slot.is_unlisted() || requested.is_some_and(|requested| requested != actual) {
             return None;
         }
         slot.size = 0;
@@ -163,20 +152,14 @@ impl Sequence {
         Some((Placement { addr, size }, actual))
     }
 
-    /// Returns the live block that starts at exactly `addr`, with the requested size, unless it is
-    /// delegated.
-    pub(crate) fn resident(&self, addr: u64) -> Option<(Placement, u64)> {
-        let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
-        Some((Placement { addr, size: slot.size }, slot.requested))
-    }
-
-    /// Returns who owns the block that starts at exactly `addr`.
-    pub(crate) fn find(&self, addr: u64) -> AddressOwner {
-        match self.slots.get_at(addr) {
-            Some(slot) if slot.size > 0 && slot.is_delegated() => AddressOwner::Delegated,
-            Some(slot) if slot.size > 0 => AddressOwner::Resident(slot.requested),
-            _ => AddressOwner::Nothing,
+    /// Returns the unlisted block that contains `addr`, with the requested size.
+    pub(crate) fn unlisted_at(&self, addr: u64) -> Option<(Placement, u64)> {
+        // Most callers pass the first byte, which takes one probe of the table. Only an address
+        // inside a block needs the walk over all blocks.
+        if let Some(slot) = self.slots.get_at(addr).filter(|slot| slot.is_unlisted()) {
+            return Some((Placement { addr, size: slot.size }, slot.requested));
         }
+        self.unlisted().find(|(block, _)| (block.addr..block.addr + block.size).contains(&addr))
     }
 
     /// Counts a block that was planned to end before request `until` as ended: it was freed, or
@@ -191,30 +174,46 @@ impl Sequence {
         }
     }
 
-    /// Delegates the block at `addr` to a heap. Its bytes remain occupied. Returns the block and
-    /// the requested size, or `None` if no block is live at `addr` or it is delegated already.
-    pub(crate) fn delegate(&mut self, addr: u64) -> Option<(Placement, u64)> {
-        let slot = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
-        let left = (Placement { addr, size: slot.size }, slot.requested);
-        slot.delegate();
-        self.delegated += 1;
-        Some(left)
+    /// Lists the block that contains `addr`: from now on the heap has an entry for the block. The
+    /// bytes remain occupied. Returns the block and the requested size, or `None` if there is no
+    /// unlisted block at `addr`.
+    pub(crate) fn list(&mut self, addr: u64) -> Option<(Placement, u64)> {
+        let listed = self.unlisted_at(addr)?;
+        self.slots.get_at_mut(listed.0.addr)?.list();
+        self.listed += 1;
+        Some(listed)
     }
 
-    /// Ends a delegated block, so its bytes are free.
-    pub(crate) fn take_back(&mut self, addr: u64) {
-        if let Some(slot) = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && slot.is_delegated()) {
+    /// Ends the listed block that starts at `addr`, so its bytes are free.
+    pub(crate) fn end_listed(&mut self, addr: u64) {
+        if let Some(slot) = self.slots.get_at_mut(addr).filter(|slot| slot.is_listed()) {
             let until = slot.until;
             slot.size = 0;
-            self.delegated -= 1;
+            self.listed -= 1;
             self.end(until);
         }
     }
 
-    /// Iterates over the live blocks that are not delegated, with their requested sizes.
-    pub(crate) fn residents(&self) -> impl Iterator<Item = (Placement, u64)> {
-        let held = self.slots.all().filter(|(_, slot)| slot.size > 0 && !slot.is_delegated());
+    /// Iterates over the unlisted blocks, with their requested sizes.
+    pub(crate) fn unlisted(&self) -> impl Iterator<Item = (Placement, u64)> {
+        let held = self.slots.all().filter(|(_, slot)| slot.is_unlisted());
         held.map(|(_, slot)| (Placement { addr: slot.addr, size: slot.size }, slot.requested))
+    }
+
+    /// Returns the live blocks, listed and unlisted, by address.
+    pub(crate) fn live(&self) -> Vec<Placement> {
+        let live = self.slots.all().filter(|(_, slot)| slot.size > 0);
+        let mut live: Vec<_> = live.map(|(_, slot)| Placement { addr: slot.addr, size: slot.size }).collect();
+        live.sort_unstable_by_key(|block| block.addr);
+        live
+    }
+
+    /// Ends the sequence: no request matches any more. The live blocks are still freed one by one.
+    pub(crate) fn retire(&mut self) {
+        self.begin_at(0);
+        // The sentinel stays. No block is due at it: each is overdue.
+        self.entries.drain(..self.entries.len() - 1);
+        self.entries.shrink_to_fit();
     }
 
     /// Starts the sequence again, at request `cursor`. Every live block becomes overdue.
@@ -241,18 +240,21 @@ impl Sequence {
         }
     }
 
-    /// Checks every invariant, for tests. This compares all pairs of live blocks.
+    /// Checks every invariant, for tests.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let held: Vec<&PlannedAddress> = self.slots.all().map(|(_, slot)| slot).filter(|slot| slot.size > 0).collect();
-        for (number, slot) in held.iter().enumerate() {
-            if held[..number].iter().any(|other| other.overlaps(slot.addr, slot.size)) {
-                return Err("two blocks of a lane share bytes");
-            }
+        if self.live().windows(2).any(|pair| pair[1].addr < pair[0].addr + pair[0].size) {
+            return Err("two blocks of a plan share bytes");
         }
-        if held.iter().filter(|slot| slot.is_delegated()).count() as u32 != self.delegated {
-            return Err("the count of a lane's delegated blocks is wrong");
+        let count = |is: &dyn Fn(&PlannedAddress) -> bool| {
+            self.slots.all().filter(|(_, slot)| slot.size > 0 && is(slot)).count() as u32
+        };
+        if count(&PlannedAddress::is_listed) != self.listed {
+            return Err("the count of a plan's listed blocks is wrong");
         }
-        let overdue = held.iter().filter(|slot| slot.until <= self.cursor).count() as u32;
-        if overdue == self.overdue { Ok(()) } else { Err("the count of a lane's overdue blocks is wrong") }
+        if count(&|slot| slot.until <= self.cursor) == self.overdue {
+            Ok(())
+        } else {
+            Err("the count of a plan's overdue blocks is wrong")
+        }
     }
 }

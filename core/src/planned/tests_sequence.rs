@@ -1,6 +1,6 @@
-//! Tests of a lane's sequence against a naive model that compares live blocks byte by byte.
+//! Tests of a plan's sequence against a naive model that compares live blocks byte by byte.
 
-use super::sequence::{AddressOwner, Placement, Sequence, SequenceStep};
+use super::sequence::{Placement, Sequence, SequenceStep};
 use crate::units::UNIT;
 use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn observe(ops: &[Op]) -> Vec<SequenceStep> {
     steps
 }
 
-/// A program on a lane.
+/// A program under a plan.
 struct Run {
     sequence: Sequence,
     /// The blocks that the program holds, in the order of allocation; `None` for those from the
@@ -103,7 +103,7 @@ impl Run {
                 let which = which % self.held.len();
                 if let Some(handed) = self.held.remove(which) {
                     assert_eq!(self.sequence.free(handed.addr, None).map(|(block, _)| block), Some(handed));
-                    assert_eq!(self.sequence.find(handed.addr), AddressOwner::Nothing);
+                    assert_eq!(self.sequence.unlisted_at(handed.addr), None);
                     assert_eq!(self.sequence.free(handed.addr, None), None);
                 }
             }
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn other_heaps_keep_what_is_in_their_care(
+    fn a_listed_block_keeps_its_bytes_until_the_heap_frees_it(
         ops in prop::collection::vec(op(), 1..80),
         cared in prop::collection::vec(any::<bool>(), 80),
     ) {
@@ -198,11 +198,11 @@ proptest! {
         let mut away: Vec<Placement> = Vec::new();
         for _ in 0..3 {
             for (&op, &care) in ops.iter().zip(&cared) {
-                // A delegated block does not end before the program has freed it.
+                // A listed block does not end before the heap has freed it.
                 let free = match op { Op::Free(which) if !run.held.is_empty() => run.held[which % run.held.len()], _ => None };
                 if let Some(handed) = free.filter(|_| care) {
-                    prop_assert_eq!(run.sequence.delegate(handed.addr).map(|(gone, _)| gone), Some(handed));
-                    prop_assert_eq!(run.sequence.find(handed.addr), AddressOwner::Delegated);
+                    prop_assert_eq!(run.sequence.list(handed.addr).map(|(gone, _)| gone), Some(handed));
+                    prop_assert_eq!(run.sequence.unlisted_at(handed.addr), None);
                     prop_assert_eq!(run.sequence.free(handed.addr, None), None);
                     run.held.retain(|held| *held != Some(handed));
                     away.push(handed);
@@ -211,13 +211,13 @@ proptest! {
                 }
                 for handed in run.held.iter().flatten() {
                     let apart = |gone: &Placement| gone.addr + gone.size <= handed.addr || handed.addr + handed.size <= gone.addr;
-                    prop_assert!(away.iter().all(apart), "{:?} is delegated", handed);
+                    prop_assert!(away.iter().all(apart), "{:?} is listed", handed);
                 }
                 run.sequence.check().unwrap();
             }
             run.sequence.restart();
             for gone in away.drain(..away.len() / 2) {
-                run.sequence.take_back(gone.addr);
+                run.sequence.end_listed(gone.addr);
             }
             run.sequence.check().unwrap();
         }
@@ -322,7 +322,7 @@ fn two_consecutive_requests_locate_the_program_a_little_further_on() {
         ops
     };
     let mut run = Run::new(&observe(&program(&mut (1..=60))));
-    // A single match that far ahead may be a coincidence, so the lane does not move.
+    // A single match that far ahead may be a coincidence, so the cursor does not move.
     run.iterate(&program(&mut (1..=10).chain([21]).chain(11..=60)));
     assert_eq!((run.fallback, run.sequence.deviations.counts.missing), (1, 0));
     // Ten requests are missing. The fallback serves the first request after them; the second one
@@ -367,7 +367,7 @@ fn a_wrong_size_changes_nothing() {
     run.perform(Op::Malloc(6));
     let block = run.held[0].unwrap();
     assert_eq!(run.sequence.free(block.addr, Some(1)), None);
-    assert_eq!(run.sequence.find(block.addr), AddressOwner::Resident(6 * UNIT - 6));
+    assert!(run.sequence.unlisted().eq([(block, 6 * UNIT - 6)]));
     assert_eq!(run.sequence.free(block.addr + UNIT, None), None);
     run.sequence.check().unwrap();
     run.perform(Op::Free(0));
@@ -400,7 +400,7 @@ fn the_fast_path_serves_what_follows_the_sequence() {
                     assert_eq!(sequence.next((units - 1) * UNIT), None, "a unit less");
                     let served = sequence.next(bytes).unwrap();
                     assert_eq!((served.addr, served.size), (addr, units * UNIT));
-                    assert_eq!(sequence.find(addr), AddressOwner::Resident(bytes));
+                    assert_eq!(sequence.unlisted_at(addr + 1), Some((served, bytes)));
                     held.push(addr);
                 }
                 Op::Free(which) => {

@@ -109,14 +109,6 @@ impl HeapCounters {
         removed.store(removed.load(Relaxed) - amount, Relaxed);
     }
 
-    /// Moves `amount` from these counters to `other`, as if `other` had always counted it. Returns
-    /// true if the peaks must be reconciled.
-    pub(crate) fn hand_over(&self, other: &Self, stat: Stat, amount: u64) -> bool {
-        let added = &self.added[stat as usize];
-        added.store(added.load(Relaxed) - amount, Relaxed);
-        other.up(stat, amount)
-    }
-
     /// Counts an allocated block of `bytes` as pending: it was freed, and waits for other streams.
     /// The block remains active, so fewer blocks may be allocated within the lease. The caller then
     /// calls `Peaks::follow_pending` of the arena, unless the block stops pending at once.

@@ -14,8 +14,6 @@ pub(crate) enum Rank {
     Registry,
     /// The active configuration.
     Config,
-    /// A lane of the planned policy.
-    Lane,
     /// The small heap of a pair.
     SmallHeap,
     /// The large heap of a pair.
@@ -119,10 +117,9 @@ mod paranoid {
     impl Rank {
         /// All ranks, in tiers. A thread takes locks in ascending tiers, so it never holds two
         /// locks of the same tier.
-        const TIERS: [&[Self]; 8] = [
+        const TIERS: [&[Self]; 7] = [
             &[Self::Registry],
             &[Self::Config],
-            &[Self::Lane],
             &[Self::SmallHeap],
             &[Self::LargeHeap],
             &[Self::Ranges],

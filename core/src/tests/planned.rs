@@ -5,7 +5,6 @@ use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::{Error, PointerFault};
-use crate::page_map::LaneRef;
 use crate::planned::is_planned;
 use crate::planned::tests_sequence::first_fit;
 use crate::pool::{PoolOptions, Route, RoutePurpose};
@@ -139,7 +138,7 @@ fn what_is_in_use_counts_like_any_other_block() {
     }
     assert_eq!(stat(&allocator, "allocation.all.current"), 0);
     allocator.check_invariants().unwrap();
-    // Its bytes are the lane's again.
+    // Its bytes are the plan's again.
     announce(&allocator);
     assert_eq!(iterate(&allocator, STREAM)[0], block);
     assert_eq!(report(&allocator).occupied, 0);
@@ -521,7 +520,7 @@ fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with
         let counted = stat(&allocator, "oversize_allocations.current");
         assert_eq!(counted, i64::from(oversize));
         allocator.configure(&after);
-        // The heap behind the lane cares for the block from here on.
+        // Listed from here on.
         allocator.snapshot();
         assert_eq!(stat(&allocator, "oversize_allocations.current"), counted);
         allocator.free(block).unwrap();
@@ -529,7 +528,7 @@ fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with
 }
 
 #[test]
-fn who_finds_a_lane_locked_waits_for_it() {
+fn who_finds_a_plan_locked_waits_for_it() {
     let allocator = serving("policy:planned");
     let before = report(&allocator).served;
     let done = AtomicBool::new(false);
@@ -588,19 +587,6 @@ fn a_wrong_size_of_a_block_of_a_plan_frees_nothing() {
     assert_eq!(allocator.free_sized(block, 5), Err(Error::WrongSize { ptr: block, given: 5, requested: 3 * MIB }));
     allocator.free(block).unwrap();
     assert_eq!(stat(&allocator, "allocation.all.current"), 0);
-}
-
-#[test]
-fn a_block_is_found_by_the_number_of_a_lane_that_the_page_map_had_before() {
-    let allocator = serving("policy:planned");
-    let on_device = allocator.on(DEVICE).unwrap();
-    let before = LaneRef { device: 0, lane: 1 };
-    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
-    on_device.free_planned(before, block, None).unwrap();
-    let second = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
-    on_device.home_of(before, second).unwrap();
-    allocator.free(second).unwrap();
-    allocator.check_invariants().unwrap();
 }
 
 /// Returns whether plans for the iteration `observed` stay active for several iterations of

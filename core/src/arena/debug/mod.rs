@@ -138,7 +138,7 @@ impl<P: Platform> Heaps<P> {
                 let has_block = |&slot: &u32| self.lock(slot).lookup(ptr).is_some();
                 self.slot_numbers().find(has_block).map(|slot| self.heap_ref(slot))
             }
-            Owner::Lane(_) | Owner::None => None,
+            Owner::Planned(_) | Owner::None => None,
         }
     }
 

@@ -12,10 +12,8 @@ use crate::arena::tuning::TuningState;
 use crate::arena::waits::LockedWaits;
 use crate::arena::{OnDevice, Platform};
 use crate::config::Config;
-use crate::planned::lanes::{Lane, PlanServer};
 use crate::planned::state::PlannerState;
 use crate::sync::MutexGuard;
-use alloc::vec::Vec;
 
 /// A locked part of a device.
 type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
@@ -25,8 +23,6 @@ pub(in crate::arena) struct AllLocks<'a, P: Platform> {
     pub heaps: LockedHeaps<'a, P>,
     /// The active configuration, which only changes while the registry is locked.
     pub config: Config,
-    /// The lanes of the planned policy, if it is configured.
-    pub lanes: Vec<LockedPart<'a, P::Lock, Option<Lane>>>,
     pub paging: LockedPaging<'a, P>,
     pub ended: LockedPart<'a, P::Lock, EndedHeaps<P::Storage>>,
     pub waits: LockedWaits<'a, P>,
@@ -45,12 +41,10 @@ impl<'a, P: Platform> AllLocks<'a, P> {
         let mut heaps = arena.heaps.lock_registry();
         let config = arena.settings.copy();
         let server = arena.plans.server();
-        let lanes = server.map(PlanServer::lock_lanes).unwrap_or_default();
         arena.heaps.lock_all(&mut heaps);
         Self {
             heaps,
             config,
-            lanes,
             paging: arena.paging.lock_all(),
             ended: arena.heaps.lock_ended(),
             waits: arena.waits.lock_all(),

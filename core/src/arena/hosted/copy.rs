@@ -35,7 +35,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
         driver: arena.driver.for_device(onto, flags::TRACE),
         settings: arena.settings.duplicate::<P::Storage>(held.config.clone()),
         heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
-        plans: Plans::of(plans.map(|(server, planner)| server.copy_of(&held.lanes, planner))),
+        plans: Plans::of(plans.map(|(server, planner)| server.copy_of(planner))),
         paging: held.paging.copy(),
         debug: arena.debug.copy(),
         waits: held.waits.copy(),

@@ -11,10 +11,11 @@
 //! the lock. An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up
 //! during a switch stay given up.
 //!
-//! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
+//! `planner` is never held while a heap or another lock of the allocator is taken.
 
 use crate::arena::flags;
 use crate::arena::plans::switch::PlanSwitch;
+use crate::arena::plans::{restart, sums};
 use crate::arena::platform::Platform;
 use crate::arena::waits::{DeviceWaits, Outside};
 use crate::error::Error;
@@ -48,12 +49,10 @@ impl<P: Platform> PlanSwitch<'_, P> {
         let (next, turned) = match phase {
             Phase::Observing(log) => (finish_observation(self.server, log), Ok(())),
             Phase::Ready(prepared) => self.begin_serving(prepared),
-            // `restart_lanes` must run at every announcement, so it comes first in the condition.
+            // `restart` must run at every announcement, so it comes first in the condition.
             // During a capture the plans stay even if they are bad, because ending a lane releases
             // memory.
-            Phase::Serving
-                if !self.server.restart_lanes(self.held.heaps) || self.held.driver.flags.has(flags::CAPTURE) =>
-            {
+            Phase::Serving if !restart(self.server, self.held.heaps) || self.held.driver.flags.has(flags::CAPTURE) => {
                 (Phase::Serving, Ok(()))
             }
             Phase::Serving => {
@@ -96,7 +95,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
                 // `sums` takes the lock itself. The sums include the counts of earlier plans, so
                 // later iterations are judged by the difference from here.
                 drop(planner);
-                let baseline = self.server.sums();
+                let baseline = sums(self.server, self.held.heaps);
                 self.server.planner.lock().baseline = baseline;
                 (Phase::Serving, Ok(()))
             }
@@ -127,14 +126,14 @@ impl<P: Platform> PlanSwitch<'_, P> {
         // As for bad plans, no memory is released for plans during a capture.
         while held.ledger.reserved() > keep
             && !held.driver.flags.has(flags::CAPTURE)
-            && let Some(number) = self.plans.largest_idle(held.heaps)
+            && let Some(heap) = self.plans.largest_idle(held.heaps)
         {
             match &mut *self.server.planner.lock() {
                 PlannerState { phase: Phase::Serving, incomplete, .. } => *incomplete = true,
                 // Another thread is activating plans or giving them up.
                 _ => return Ok(()),
             }
-            self.end_lane(number)?;
+            self.end_lane(heap)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A replacement for the planned policy in builds without the feature `alloc`, which have no plans.
 //!
-//! No stream has a lane and no iteration is observed. [`Allocator::new`](crate::Allocator::new)
-//! refuses a configuration with `policy:planned`, so no page is ever assigned to a lane. The
+//! No stream has a plan and no iteration is observed. [`Allocator::new`](crate::Allocator::new)
+//! refuses a configuration with `policy:planned`, so no page is ever served from a plan. The
 //! functions have the signatures of `planned.rs`, `cycle.rs` and `switch.rs`, so callers need no
 //! `cfg`.
 
@@ -10,32 +10,18 @@
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::FlagWord;
 use crate::arena::flags::Flags;
-use crate::arena::heaps::Heaps;
+use crate::arena::heaps::{HeapGuard, Heaps, Slot};
 use crate::arena::holdings::Holdings;
-use crate::arena::platform::{OwnerMap, Platform};
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::Config;
 use crate::error::Error;
-use crate::page_map::{HeapRef, LaneRef};
-use crate::stats::{HeapCounters, KindCounters, PlannedReport};
+use crate::heap::Outcome;
+use crate::stats::PlannedReport;
 use crate::sync::{Lock, empty_by};
 use crate::units::{DevicePtr, StreamId};
 use core::convert::Infallible;
 use core::marker::PhantomData;
-
-/// A block that a plan has handed out. There is none.
-pub(in crate::arena) struct PlannedBlock<'a> {
-    pub ptr: DevicePtr,
-    pub counters: &'a HeapCounters,
-    pub peaks_stale: bool,
-}
-
-/// The outcome of freeing a block of a lane.
-pub(in crate::arena) enum FreedOf {
-    Lane,
-    Home(HeapRef),
-    Nothing,
-}
 
 /// Returns true, because plans serve no request.
 pub(in crate::arena) fn is_unusual(_: FlagWord) -> bool {
@@ -74,10 +60,43 @@ pub(crate) struct Plans<R: Lock>(PhantomData<R>);
 
 empty_by!([R: Lock] Plans<R> = Self(PhantomData));
 
+/// Frees no block.
+#[inline(always)]
+pub(in crate::arena) fn try_free<P: Platform>(_: &Heaps<P>, _: u32, _: DevicePtr, _: Option<u64>) -> bool {
+    false
+}
+
+/// Frees and lists no block.
+pub(in crate::arena) fn free_or_list<P: Platform>(
+    _: &Heaps<P>,
+    _: u32,
+    _: DevicePtr,
+    _: Option<u64>,
+    _: bool,
+) -> Result<bool, Error> {
+    Ok(false)
+}
+
+/// Lists no block.
+pub(crate) fn list_block<P: Platform>(_: &Heaps<P>, _: u32, _: DevicePtr) -> Result<(), Error> {
+    Ok(())
+}
+
+/// Finds no block, because every block has an entry.
+pub(crate) fn allocation<P: Platform>(_: &Heaps<P>, _: u32, _: DevicePtr) -> Option<Allocation> {
+    None
+}
+
 impl<R: Lock> Plans<R> {
     /// Serves no request.
     #[inline(always)]
-    pub(in crate::arena) fn next(&self, _: &Flags, _: u64, _: StreamId) -> Option<PlannedBlock<'_>> {
+    pub(in crate::arena) fn next<'a, P: Platform>(
+        &self,
+        _: &'a Heaps<P>,
+        _: &Flags,
+        _: u64,
+        _: StreamId,
+    ) -> Option<(&'a Slot<P>, Outcome<DevicePtr>)> {
         None
     }
 
@@ -87,50 +106,17 @@ impl<R: Lock> Plans<R> {
     }
 
     /// Serves no request.
-    pub(in crate::arena) fn deviating<P: Platform>(
+    pub(in crate::arena) fn deviating<'a, P: Platform>(
         &self,
-        _: &Heaps<P>,
+        _: &'a Heaps<P>,
         _: u64,
         _: StreamId,
-    ) -> Option<PlannedBlock<'_>> {
+    ) -> Option<(&'a Slot<P>, HeapGuard<'a, P>, Outcome<DevicePtr>)> {
         None
     }
 
-    /// Finds no lane.
-    pub(in crate::arena) fn home_of_stream(&self, _: StreamId) -> Option<u32> {
-        None
-    }
-
-    /// Frees no block.
-    #[inline(always)]
-    pub(in crate::arena) fn try_free(&self, _: LaneRef, _: DevicePtr, _: Option<u64>) -> bool {
-        false
-    }
-
-    /// Refuses every address, because no lane owns a block.
-    pub(in crate::arena) fn free<P: Platform>(
-        &self,
-        _: &Heaps<P>,
-        _: LaneRef,
-        ptr: DevicePtr,
-        _: Option<u64>,
-    ) -> Result<FreedOf, Error> {
-        Err(Error::foreign(ptr))
-    }
-
-    /// Refuses every address, because no lane has a home heap.
-    pub(in crate::arena) fn home_of<P: Platform>(
-        &self,
-        _: &Heaps<P>,
-        _: &OwnerMap<P>,
-        _: LaneRef,
-        ptr: DevicePtr,
-    ) -> Result<(HeapRef, bool), Error> {
-        Err(Error::foreign(ptr))
-    }
-
-    /// Delegates no block.
-    pub(in crate::arena) fn delegate_all<P: Platform>(&self, _: &Heaps<P>, _: impl Fn(u32, bool)) {}
+    /// Lists no block.
+    pub(crate) fn list_all<P: Platform>(&self, _: &Heaps<P>) {}
 
     /// Predicts no address.
     pub(in crate::arena) fn forecast<P: Platform>(&self, _: &Heaps<P>, _: u64, _: StreamId) -> Option<DevicePtr> {
@@ -141,33 +127,13 @@ impl<R: Lock> Plans<R> {
     pub(in crate::arena) fn start(&self, _: &Config) {}
 
     /// Returns figures of 0.
-    pub(crate) fn report(&self) -> PlannedReport {
+    pub(crate) fn report<P: Platform>(&self, _: &Heaps<P>) -> PlannedReport {
         PlannedReport::default()
     }
 
-    /// Checks no lane.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        Ok(())
-    }
-
-    /// Finds no block.
-    pub(crate) fn allocation(&self, _: LaneRef, _: DevicePtr) -> Option<Allocation> {
-        None
-    }
-
-    /// Returns false, because no lane holds a block.
-    pub(crate) fn is_on(&self, _: LaneRef, _: DevicePtr, _: StreamId) -> bool {
-        false
-    }
-
-    /// Finds no lane.
+    /// Finds no plan.
     pub(in crate::arena) fn first_idle<P: Platform>(&self, _: &Heaps<P>) -> Option<DevicePtr> {
         None
-    }
-
-    /// Iterates over no counters.
-    pub(in crate::arena) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        core::iter::empty()
     }
 
     /// Leaves the configuration as it is.

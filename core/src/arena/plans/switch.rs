@@ -1,8 +1,8 @@
 //! Activating and giving up plans.
 //!
-//! An active plan is a lane: an entry in the table of lanes, a private pool that no program knows,
-//! and one segment in this pool, in the heap of the lane's stream that is the lane's *home*. After
-//! the end of a plan, the home heap keeps the blocks in use and caches the rest of the segment.
+//! An active plan is a lane: a private pool that no program knows, one segment in this pool, and an
+//! entry in the table of lanes, from the stream to the heap of the segment. After the end of a
+//! plan, the heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::flags;
 use crate::arena::heaps::Heaps;
@@ -12,15 +12,15 @@ use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::device::Segments;
 use crate::error::Error;
-use crate::page_map::{LaneRef, Owner};
+use crate::page_map::Owner;
 use crate::planned::LANES;
-use crate::planned::lanes::{Lane, PlanServer};
+use crate::planned::lanes::PlanServer;
 use crate::planned::sequence::Sequence;
 use crate::planned::state::Prepared;
 use crate::pool::{PoolId, PoolOptions};
 use crate::stats::Occurrence;
 use crate::trace::Action;
-use crate::units::{DevicePtr, MIB, StreamId};
+use crate::units::{MIB, StreamId};
 
 /// The unit of the length of a lane's segment, in bytes. It is a page of the page map, and the unit
 /// in which known devices obtain memory.
@@ -81,8 +81,8 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         if !self.held.ledger.charge(bytes) {
             return Ok(false);
         }
-        // From now on frees find the lane by address, although the program holds no address yet.
-        let owner = Owner::Lane(LaneRef { device: self.held.heaps.device(), lane: number as u32 });
+        // From now on frees find the heap by address, although the program holds no address yet.
+        let owner = Owner::Planned(self.held.heaps.heap_ref(home));
         let Some(base) =
             self.held.ledger.allocate_charged::<P>(self.held.driver, self.held.pages, bytes, owner, |device| {
                 device.obtain(bytes)
@@ -101,25 +101,22 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         }
         self.held.peaks.device.count(Occurrence::DeviceAlloc);
         self.held.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes));
-        let begun = heap.begin_plan(base, bytes, &slot.counters);
-        let oversize = heap.rules.max_split;
+        let sequence = Sequence::new(base.0, &prepared.steps);
+        let begun = heap.begin_plan((base, bytes), sequence, pool, &slot.counters);
         drop(heap);
         self.held.reconcile(slot, begun);
-        let sequence = Sequence::new(base.0, &prepared.steps);
-        let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
-        *self.server.lane_slots[number].lane.lock() = Some(lane);
-        // This comes last: from here on requests of the stream find the lane, which is now
+        // This comes last: from here on requests of the stream find the heap, which is now
         // complete.
-        self.server.assign(number, Some(prepared.stream));
+        self.server.assign(number, prepared.stream, home);
         Ok(true)
     }
 
-    /// Ends every lane, and returns the first error. A lane stays if the home heap has no room for
-    /// its blocks.
+    /// Ends every lane, and returns the first error. A lane stays if its heap has no room for its
+    /// blocks.
     pub(in crate::arena) fn end_lanes(&self) -> Result<(), Error> {
         let mut ended = Ok(());
-        for number in 0..LANES {
-            let lane = self.end_lane(number);
+        for heap in self.server.heaps() {
+            let lane = self.end_lane(heap);
             ended = ended.and(lane);
         }
         self.held.driver.flags.set(flags::PLANNED, false);
@@ -128,38 +125,26 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
 
     /// Ends the lane of a stream, if it has one.
     pub(in crate::arena) fn end_lane_of(&self, stream: StreamId) -> Result<(), Error> {
-        let of_stream = |number: &usize| {
-            self.server.lane_slots[*number].lane.lock().as_ref().is_some_and(|lane| lane.stream == stream)
-        };
-        (0..LANES).find(of_stream).map_or(Ok(()), |number| self.end_lane(number))
+        self.server.heap_of(stream).map_or(Ok(()), |heap| self.end_lane(heap))
     }
 
-    /// Ends a lane: hands its blocks in use and its pages to the home heap, and releases the
-    /// segment if no block is in use. A segment with blocks in use becomes part of the cache.
-    pub(super) fn end_lane(&self, number: usize) -> Result<(), Error> {
-        let lane_slot = &self.server.lane_slots[number];
-        let mut guard = lane_slot.lane.lock();
-        let Some(lane) = guard.as_mut() else { return Ok(()) };
+    /// Ends the lane of a heap: lists its blocks in use, and releases the segment if no block is in
+    /// use. A segment with blocks in use becomes part of the cache.
+    pub(super) fn end_lane(&self, number: u32) -> Result<(), Error> {
+        let mut heap = self.held.heaps.lock(number);
         // This can fail if there are no table entries, so it comes before anything that cannot be
         // undone.
-        let peaks_stale = self.held.heaps.delegate_all(lane_slot, lane)?;
-        let Lane { home, pool, base, bytes, .. } = *lane;
-        self.held.heaps.lock(home).end_plan();
-        // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
-        // the page map again. So the map must change before the lock is released.
-        self.held.pages.change(DevicePtr(base), bytes, Owner::Heap(self.held.heaps.heap_ref(home)));
-        self.server.assign(number, None);
-        let ended = guard.take();
-        drop(guard);
-        if let Some(lane) = ended {
-            lane.add_to(&mut self.server.planner.lock().report);
-        }
-        self.held.settle_peaks(self.held.heaps.slot(home), peaks_stale);
+        heap.list_all()?;
+        let _segment_bytes = heap.report_plan(&mut self.server.planner.lock().report);
+        let Some((pool, base, bytes)) = heap.end_plan() else { return Ok(()) };
+        self.held.pages.change(base, bytes, Owner::Heap(self.held.heaps.heap_ref(number)));
+        self.server.clear(number);
+        drop(heap);
         // Releasing the pool makes its empty pairs vacant. This use keeps the pair until the
-        // segment is released, so that `home` cannot become the heap of another stream.
-        let _used = self.held.heaps.enter_pair(home / 2);
+        // segment is released, so that the heap cannot become that of another stream.
+        let _used = self.held.heaps.enter_pair(number / 2);
         self.held.heaps.release_pool(pool)?;
-        self.held.release_heap(home)
+        self.held.release_heap(number)
     }
 }
 
