@@ -2,7 +2,7 @@
 
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
 use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The memory of a recording: held from the device, and live for the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub struct RecordedPeaks {
     pub largest_failed_bytes: u64,
     /// The memory when the most was in use, for the first time.
     pub fullest: Stuck,
-    /// Bytes in idle segments, or idle pages of expandable segments, before the first event.
+    /// Bytes of the segments that were idle before the first event, and that no request of the
+    /// history used: without them, the history would have been the same.
     pub idle_before_bytes: u64,
     /// Whether the first failed request was refused although the device had enough free memory: by
     /// a limit of the process.
@@ -46,7 +47,7 @@ impl RecordedPeaks {
         let (mut most, mut fullest, mut refused_at) = (in_use(&walk), 0, None);
         recorded.peak_reserved_bytes = walk.memory.reserved();
         recorded.peak_live_bytes = live;
-        recorded.idle_before_bytes = walk.stuck().idle_bytes;
+        recorded.idle_before_bytes = unused(trace);
         for (number, event) in trace.events.iter().enumerate() {
             walk.apply(number);
             match event.action {
@@ -143,6 +144,21 @@ impl<'t> RecordFold<'t> {
         }
         stuck
     }
+}
+
+/// Returns the bytes of the segments that were idle before the first event, and stayed so.
+fn unused(trace: &Trace) -> u64 {
+    let is_idle = |segment: &&Segment| segment.blocks.iter().all(|block| block.state == BlockState::Inactive);
+    let idle = trace.start.iter().flat_map(|start| &start.segments).filter(is_idle);
+    let mut idle: BTreeMap<u64, u64> = idle.map(|segment| (segment.address, segment.total_size)).collect();
+    for event in trace.events.iter().filter(|event| event.action == Action::Alloc) {
+        if let Some((&start, &size)) = idle.range(..=event.addr).next_back()
+            && event.addr - start < size
+        {
+            idle.remove(&start);
+        }
+    }
+    idle.values().sum()
 }
 
 /// Returns the sizes of blocks that are allocated at the end, by the number of the request's event.

@@ -22,6 +22,10 @@ impl From<&Answer> for Told {
 
 /// Returns the answer in a few sentences.
 pub(crate) fn sentence(answer: &Answer) -> String {
+    if answer.cut_to_events == Some(1) {
+        let idle = idle(answer).map_or_else(String::new, |idle| format!(" {idle}."));
+        return format!("{}.{idle}", facts(answer));
+    }
     // What would have served a failed request has the settings.
     let advice = if answer.rescues.is_empty() { format!("; {}", advice(answer)) } else { String::new() };
     let mut text = format!("{}{advice}.", facts(answer));
@@ -41,6 +45,11 @@ pub(crate) fn facts(answer: &Answer) -> String {
     }
     let utilisation = live as f64 / reserved as f64 * 100.0;
     let (reserved, live) = (show(reserved), show(live));
+    if answer.cut_to_events == Some(1) {
+        return format!(
+            "One event, the last, is no history (enabled='state' keeps no more): {reserved} were reserved, and {live} live"
+        );
+    }
     let of = match (answer.cut_to_events, answer.is_recorded) {
         (Some(events), true) => last(events),
         (Some(events), false) => format!("{}, replayed, ", last(events)),
@@ -134,8 +143,8 @@ fn idle(answer: &Answer) -> Option<String> {
     (answer.is_recorded && bytes as f64 > 0.02 * answer.peak_reserved_bytes as f64).then(|| {
         let share = share(bytes, answer.peak_reserved_bytes);
         format!(
-            "{} of it ({share}) were idle already when the history began: `torch.cuda.empty_cache()` before it would have \
-             released them",
+            "{} of it ({share}) were idle already when the history began, and nothing in it used them: \
+             `torch.cuda.empty_cache()` would have released them",
             show(bytes)
         )
     })
@@ -225,6 +234,15 @@ mod tests {
         let facts = "Only the last 1,200 events are in the history: in these, 20.00 GiB were reserved at the peak, for at most \
                      5.00 GiB live (utilisation 25.0 %)";
         assert!(sentence(&cut).starts_with(facts), "{}", sentence(&cut));
+    }
+
+    #[test]
+    fn one_event_is_no_history() {
+        let one = Answer { cut_to_events: Some(1), idle_before_bytes: 10 * GIB, ..answer(None) };
+        let expected = "One event, the last, is no history (enabled='state' keeps no more): 20.00 GiB were reserved, and 5.00 \
+                        GiB live. 10.00 GiB of it (50 %) were idle already when the history began, and nothing in it used \
+                        them: `torch.cuda.empty_cache()` would have released them.";
+        assert_eq!(sentence(&one), expected);
     }
 
     #[test]

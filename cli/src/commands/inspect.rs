@@ -10,7 +10,7 @@ use cachalot_replay::inspect::{
 };
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
-use cachalot_snapshot::Snapshot;
+use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
@@ -229,10 +229,36 @@ pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
     loaded
 }
 
+/// Returns the records of a snapshot by device, or why one cannot be used.
+fn traces(file: &Path, snapshot: &Snapshot) -> Vec<(i64, Result<Trace, String>)> {
+    let usable = |trace: Result<Trace, BadInput>| match trace {
+        Ok(trace) if trace.events.len() == 1 => Err("it has one event, the last, as with enabled='state'".to_owned()),
+        Ok(trace) => Ok(trace),
+        Err(error) => Err(error.without_file()),
+    };
+    Trace::each_of_snapshot(file, snapshot).into_iter().map(|(device, trace)| (device, usable(trace))).collect()
+}
+
+/// Returns what to say about the memory of a device in private pools at the end, if it is 2 % or
+/// more.
+fn private_pools(snapshot: &Snapshot, device: i64) -> Option<String> {
+    let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
+    let is_private = |segment: &&Segment| segment.segment_pool_id.is_some_and(|pool| pool != (0, 0));
+    let all: u64 = segments.clone().map(|segment| segment.total_size).sum();
+    let private: u64 = segments.filter(is_private).map(|segment| segment.total_size).sum();
+    (private as f64 > 0.02 * all as f64).then(|| {
+        let (private, all) = (show(private), show(all));
+        format!(
+            "{private} of the {all} at the end are in private pools, as those of CUDA graphs: no setting and no \
+             `torch.cuda.empty_cache()` releases them while the graphs are there"
+        )
+    })
+}
+
 /// Returns the answer of each record of a snapshot. Without a history, a sentence about the end; of
 /// a device whose history cannot be used, why.
 fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
-    let traces = Trace::each_of_snapshot(file, snapshot);
+    let traces = traces(file, snapshot);
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().map(|(device, trace)| {
@@ -243,8 +269,8 @@ fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
             device: Some(*device),
             tells_config: trace.as_ref().is_ok_and(Trace::tells_config),
             remarks: match trace {
-                Ok(trace) => trace.remarks.clone(),
-                Err(error) => vec![format!("the history of device {device} cannot be used: {}", error.without_file())],
+                Ok(trace) => trace.remarks.iter().cloned().chain(private_pools(snapshot, *device)).collect(),
+                Err(why) => vec![format!("the history of device {device} cannot be used: {why}")],
             },
             sentence: None,
             told: told.ok(),

@@ -119,7 +119,9 @@ impl Trace {
         config: Option<String>,
         segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
     ) -> Result<Self, BadInput> {
+        let (events, remark) = snapshot::with_both_frees(events);
         let mut trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
+        trace.remarks.extend(remark.map(str::to_owned));
         if trace.events.is_empty() {
             return Err(BadInput::whole(file, "there are no events"));
         }

@@ -241,7 +241,6 @@ pub(crate) fn state(name: &str) -> Result<BlockState, String> {
 
 /// Converts the events of a device. Also returns what was left out or filled in, as sentences.
 fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Event>, Vec<String>), BadInput> {
-    let frees = Frees::of(entries);
     let mut events = Vec::with_capacity(entries.len());
     let mut unknown = BTreeMap::<&str, u64>::new();
     for (number, entry) in (0..).zip(entries) {
@@ -259,10 +258,10 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Even
             BadInput::at_place(file, place, what)
         })?;
         let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
-        let event = Event { action, addr, size, stream, note: Note::None, place };
-        frees.fill_in(event, &mut events);
+        events.push(Event { action, addr, size, stream, note: Note::None, place });
     }
-    let mut remarks: Vec<String> = frees.remark().map(str::to_owned).into_iter().collect();
+    let (events, remark) = with_both_frees(events);
+    let mut remarks: Vec<String> = remark.map(str::to_owned).into_iter().collect();
     for (name, count) in unknown {
         remarks.push(match count {
             1 => format!("1 event `{name}` is unknown, and was left out"),
@@ -272,55 +271,27 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Even
     Ok((events, remarks))
 }
 
-/// The two events of a free that a history has. `skip_actions` of PyTorch 2.10 leaves events out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Frees {
-    /// Both, or no free at all.
-    Both,
-    /// Only `free_completed`: the free was requested at the same time, or earlier.
-    Completed,
-    /// Only `free_requested`: the free was complete at the same time, or later.
-    Requested,
-}
-
-impl Frees {
-    fn of(entries: &[cachalot_snapshot::Event]) -> Self {
-        let has = |name: &str| entries.iter().any(|entry| entry.action == name);
-        match (has("free_requested"), has("free_completed")) {
-            (false, true) => Self::Completed,
-            // A single free that still waits has no completion, and no memory after it is wrong.
-            (true, false) if entries.iter().filter(|entry| entry.action == "free_requested").count() > 1 => {
-                Self::Requested
-            }
-            _ => Self::Both,
+/// Fills in the one of the two events of a free that `skip_actions` of PyTorch 2.10 left out of the
+/// whole history. Also returns what to say about it.
+pub(super) fn with_both_frees(events: Vec<Event>) -> (Vec<Event>, Option<&'static str>) {
+    let count = |action: Action| events.iter().filter(|event| event.action == action).count();
+    let remark = match (count(Action::FreeRequested), count(Action::FreeCompleted)) {
+        (0, 2..) => {
+            "the history has no `free_requested` (skip_actions), so each free counts from its completion, and nothing \
+             as pending"
         }
-    }
-
-    /// Adds an event, with the one that the history leaves out.
-    fn fill_in(self, event: Event, events: &mut Vec<Event>) {
-        match (self, event.action) {
-            (Self::Completed, Action::FreeCompleted) => {
-                events.extend([Event { action: Action::FreeRequested, ..event }, event]);
-            }
-            (Self::Requested, Action::FreeRequested) => {
-                events.extend([event, Event { action: Action::FreeCompleted, ..event }]);
-            }
-            _ => events.push(event),
+        (2.., 0) => "the history has no `free_completed` (skip_actions), so each free counts as complete at once",
+        // One event alone has its other one before the history, or still waits.
+        _ => return (events, None),
+    };
+    let both = |event: Event| match event.action {
+        Action::FreeRequested | Action::FreeCompleted => {
+            let of = |action| Event { action, ..event };
+            vec![of(Action::FreeRequested), of(Action::FreeCompleted)]
         }
-    }
-
-    fn remark(self) -> Option<&'static str> {
-        match self {
-            Self::Both => None,
-            Self::Completed => Some(
-                "the history has no `free_requested` (skip_actions), so each free counts from its completion, and nothing as \
-                 pending",
-            ),
-            Self::Requested => {
-                Some("the history has no `free_completed` (skip_actions), so each free counts as complete at once")
-            }
-        }
-    }
+        _ => vec![event],
+    };
+    (events.into_iter().flat_map(both).collect(), Some(remark))
 }
 
 /// What the name of an action in a snapshot is.

@@ -88,8 +88,8 @@ pub struct Answer {
     /// Peak of reserved memory in a replay with the program's settings, which every saving is
     /// measured against. `None` without a replay.
     pub replayed_bytes: Option<u64>,
-    /// Bytes that were idle when the history began, in whole segments or pages: a replay starts
-    /// without them, because nobody knows which requests left them behind.
+    /// Bytes of the segments that were idle when the history began, and that no request in it used.
+    /// A replay starts without them, because nobody knows which requests left them there.
     pub idle_before_bytes: u64,
     /// The memory when the most was in use.
     pub fullest: Stuck,

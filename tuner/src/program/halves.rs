@@ -49,8 +49,8 @@ impl Program {
         places.min().map(|(_, at)| at)
     }
 
-    /// Returns the program from operation number `at` on, after requests for the blocks that are live
-    /// there.
+    /// Returns the program from operation number `at` on, after requests for the blocks that are
+    /// live there.
     fn rest_from(&self, at: usize) -> Self {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];

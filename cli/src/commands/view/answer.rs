@@ -85,7 +85,8 @@ impl Answer {
         if self.peak_reserved_bytes == 0 {
             return "No memory is reserved.".to_owned();
         }
-        if self.events == 0 {
+        // One event is the last, as with enabled='state', and no history.
+        if self.events <= 1 {
             return sentence_at_end(&self.fullest);
         }
         let when = match self.after_us {

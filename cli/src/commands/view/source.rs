@@ -75,8 +75,7 @@ fn trace<'s>(
             Action::Release { expandable: false } => trace::Action::SegmentFree,
             Action::Release { expandable: true } => trace::Action::SegmentUnmap,
             Action::OutOfMemory => trace::Action::OutOfMemory,
-            Action::Mark | Action::Snapshot => continue,
-            Action::Unknown => return None,
+            Action::Mark | Action::Snapshot | Action::Unknown => continue,
         };
         let addr = if event.action == Action::OutOfMemory { 0 } else { event.addr };
         let stream = names.streams[usize::from(event.stream)].cast_unsigned();
