@@ -1,5 +1,6 @@
 //! Tests of the `cachalot` command.
 
+mod answers;
 mod bad_input;
 mod browser;
 mod common;
