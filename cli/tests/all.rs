@@ -10,6 +10,7 @@ mod diff;
 mod documents;
 mod expansion;
 mod export;
+mod foreign;
 mod foreign_histories;
 mod histories;
 mod inputs;

@@ -14,6 +14,7 @@ pub mod solve;
 pub mod table;
 
 use crate::trace::error::describe_io;
+use crate::trace::kind::{self, Kind};
 use crate::trace::{BadInput, Trace, open};
 use cachalot_planner::operators::Lowered;
 use cachalot_planner::{Plan, Problem};
@@ -100,6 +101,9 @@ fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> R
     let unreadable = |error: std::io::Error| BadInput::whole(file, describe_io(&error));
     let start = content.fill_buf().map_err(unreadable)?;
     if start.first() == Some(&0x80) || start.starts_with(b"action,") {
+        return record::tasks(file, &Trace::read(file, content)?, reading);
+    }
+    if let Kind::Rmm | Kind::Profile | Kind::Timeline | Kind::Vma | Kind::Other(_) = kind::of(start) {
         return record::tasks(file, &Trace::read(file, content)?, reading);
     }
     let mut bytes = Vec::new();

@@ -10,6 +10,7 @@ mod csv_record;
 pub(crate) mod error;
 mod event;
 mod expected;
+pub(crate) mod kind;
 pub(crate) mod open;
 pub mod snapshot;
 mod start;
@@ -20,7 +21,8 @@ pub use expected::{BlockState, Expected, ExpectedBlock, Segment};
 pub use start::Start;
 
 use consistency::Contradiction;
-use open::{Format, Opened};
+use kind::Kind;
+use open::Opened;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
@@ -170,10 +172,14 @@ impl Trace {
     /// Reads every record from the decompressed content of a file. Does not check for
     /// contradictions between events.
     fn parse(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
-        let Opened { format, reader } = open::recognise(file, content)?;
+        let Opened { kind, reader } = open::recognise(file, content)?;
+        if let Some(what) = kind.refused() {
+            return Err(BadInput::whole(file, what));
+        }
         let name = base_name(file);
-        let traces = match format {
-            Format::Csv => {
+        let traces = match kind {
+            Kind::Snapshot => snapshot::read(file, &name, reader)?,
+            _ => {
                 let events = csv_record::read(file, reader)?;
                 let (start, expected, device_free, has_late_keys) = (None, None, None, None);
                 vec![Self {
@@ -189,7 +195,6 @@ impl Trace {
                     remarks: Vec::new(),
                 }]
             }
-            Format::Snapshot => snapshot::read(file, &name, reader)?,
         };
         Ok(traces)
     }

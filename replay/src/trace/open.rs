@@ -2,25 +2,17 @@
 
 use super::BadInput;
 use super::error::describe_io;
+use super::kind::{self, Kind};
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The format of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    /// Text lines.
-    Csv,
-    /// A memory snapshot: a pickle or JSON.
-    Snapshot,
-}
-
 /// A decompressed file, at the first byte.
 pub(super) struct Opened<'r> {
-    /// The recognized format.
-    pub(super) format: Format,
+    /// What the file is.
+    pub(super) kind: Kind,
     /// The content.
     pub(super) reader: Box<dyn BufRead + 'r>,
 }
@@ -154,13 +146,11 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Recognizes the format of a record.
+/// Recognizes a file by its first bytes.
 pub(super) fn recognise<'r>(file: &Path, mut reader: Box<dyn BufRead + 'r>) -> Result<Opened<'r>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
-    let format = match start.first() {
-        None => return Err(BadInput::at(file, 1, "the file is empty")),
-        Some(&PICKLE_PROTO | b'{') => Format::Snapshot,
-        Some(_) => Format::Csv,
-    };
-    Ok(Opened { format, reader })
+    if start.is_empty() {
+        return Err(BadInput::at(file, 1, "the file is empty"));
+    }
+    Ok(Opened { kind: kind::of(start), reader })
 }

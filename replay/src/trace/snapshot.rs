@@ -2,6 +2,7 @@
 //! and settings at the end.
 
 use super::error::describe_io;
+use super::kind::{self, Kind};
 use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
@@ -59,13 +60,14 @@ fn parse_by<'r, T>(
     read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, ReadError>,
 ) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    if start.starts_with(RECORD) {
-        let what = "this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: expected a \
-                    memory snapshot (.pickle, .json, also .gz), as `cachalot snapshot RECORD -o end.pickle` makes it of a record";
+    let refused = match kind::of(start) {
+        Kind::Snapshot => None,
+        Kind::Record => Some(RECORD),
+        other => other.refused().or(Some(UNKNOWN)),
+    };
+    if let Some(what) = refused {
         return Err(BadInput::whole(file, what));
     }
-    let is_known =
-        start.first() == Some(&open::PICKLE_PROTO) || matches!(start.trim_ascii_start().first(), Some(b'{' | b'['));
     let snapshot = read(reader).map_err(|error| {
         BadInput::whole(
             file,
@@ -74,10 +76,6 @@ fn parse_by<'r, T>(
                     format!("the snapshot ends early, after byte {at}: the file is truncated")
                 }
                 ReadError::Io(error) => describe_io(&error),
-                ReadError::Pickle(_) if !is_known => {
-                    "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON"
-                        .to_owned()
-                }
                 error => format!("not a memory snapshot: {error}"),
             },
         )
@@ -89,8 +87,13 @@ fn parse_by<'r, T>(
     Ok(snapshot)
 }
 
-/// The first bytes of a record in text lines.
-const RECORD: &[u8] = b"action,";
+/// Says where a record is read.
+const RECORD: &str = "this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: expected a \
+     memory snapshot (.pickle, .json, also .gz), as `cachalot snapshot RECORD -o end.pickle` makes it of a record";
+
+/// Says what a snapshot is.
+const UNKNOWN: &str =
+    "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON";
 
 /// Returns whether a file is a record in text lines, compressed or not, and not a snapshot.
 ///
@@ -99,7 +102,7 @@ const RECORD: &[u8] = b"action,";
 pub fn is_record(file: &Path) -> Result<bool, BadInput> {
     let mut content = open::decompressed(file)?;
     let start = content.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    Ok(start.starts_with(RECORD))
+    Ok(kind::of(start) == Kind::Record)
 }
 
 /// Returns whether no sum of a snapshot's sizes can overflow.
