@@ -66,6 +66,7 @@ impl RecordedPeaks {
                 (most, fullest) = (in_use(&walk), number + 1);
             }
         }
+        recorded.peak_reserved_bytes = trace.stated_peak_bytes.unwrap_or(recorded.peak_reserved_bytes);
         let mut again = fold();
         (0..fullest).for_each(|number| again.apply(number));
         recorded.fullest = again.stuck();

@@ -3,6 +3,7 @@
 use crate::model::{Event, Segment, Snapshot};
 use crate::{pickle, shared};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use std::fmt;
 use std::io::{self, BufRead, BufWriter, ErrorKind, Write};
 use std::path::Path;
@@ -75,6 +76,8 @@ pub enum ReadError {
     Json(serde_json::Error),
     /// The reader failed.
     Io(io::Error),
+    /// The file has several snapshots, with these names, where one is expected.
+    Several(Vec<String>),
 }
 
 impl fmt::Display for ReadError {
@@ -83,8 +86,18 @@ impl fmt::Display for ReadError {
             Self::Pickle(error) => error.fmt(f),
             Self::Json(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
+            Self::Several(names) => {
+                write!(f, "there are {} snapshots ({}), and one is expected", names.len(), first(names))
+            }
         }
     }
+}
+
+/// Returns the first names of a list as a text.
+fn first(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.get(..SHOWN).unwrap_or(names).join(", ");
+    if names.len() > SHOWN { format!("{shown}, …") } else { shown }
 }
 
 impl std::error::Error for ReadError {}
@@ -101,13 +114,23 @@ pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, Rea
 /// Reads a snapshot in either format from a reader. A pickle is read in parts and takes little more
 /// memory than the events.
 ///
-/// A list of segments, as `torch.cuda.memory_snapshot()` returns it, is a snapshot without events.
+/// A list of segments, as `torch.cuda.memory_snapshot()` returns it, is a snapshot without events. A
+/// snapshot may be alone in a list or a dictionary.
+///
+/// # Errors
+/// The errors of [`read`], [`ReadError::Io`], and [`ReadError::Several`].
+pub fn read_from(reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
+    one(read_all_from(reader)?)
+}
+
+/// Reads a file of one snapshot, or of one for each rank: a list, or a dictionary by rank. The name of
+/// a snapshot is its key or position, and empty if it is the only one.
 ///
 /// # Errors
 /// The errors of [`read`], and [`ReadError::Io`].
-pub fn read_from(mut reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
+pub fn read_all_from(mut reader: impl BufRead) -> Result<Vec<(String, Snapshot)>, ReadError> {
     match start(&mut reader)? {
-        Start::Pickle => pickle::snapshot_from(reader).map_err(of_pickle),
+        Start::Pickle => pickle::snapshots_from(reader).map_err(of_pickle),
         text => read_json(reader, text),
     }
 }
@@ -119,18 +142,39 @@ pub fn read_from(mut reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<
 /// # Errors
 /// The errors of [`read_from`].
 pub fn read_with<T: Clone>(
+    reader: impl BufRead,
+    convert: impl FnMut(Event) -> T,
+) -> Result<Snapshot<Vec<Segment>, Vec<Vec<T>>>, ReadError> {
+    one(read_all_with(reader, convert)?)
+}
+
+/// Reads the snapshots of a file like [`read_all_from`], and their events like [`read_with`].
+///
+/// # Errors
+/// The errors of [`read_all_from`].
+#[expect(clippy::type_complexity, reason = "a pair of a name and a snapshot")]
+pub fn read_all_with<T: Clone>(
     mut reader: impl BufRead,
     mut convert: impl FnMut(Event) -> T,
-) -> Result<Snapshot<Vec<Segment>, Vec<Vec<T>>>, ReadError> {
-    match start(&mut reader)? {
-        Start::Pickle => pickle::outline_from(reader, convert).map_err(of_pickle),
-        text => {
-            let Snapshot { segments, device_traces, allocator_settings, external_annotations, .. } =
-                read_json(reader, text)?;
-            let convert_all = |events: Vec<Event>| events.into_iter().map(&mut convert).collect();
-            let device_traces = device_traces.into_iter().map(convert_all).collect();
-            Ok(Snapshot { segments, device_traces, allocator_settings, external_annotations, ..Snapshot::default() })
-        }
+) -> Result<Vec<(String, Snapshot<Vec<Segment>, Vec<Vec<T>>>)>, ReadError> {
+    let text = match start(&mut reader)? {
+        Start::Pickle => return pickle::outlines_from(reader, convert).map_err(of_pickle),
+        text => text,
+    };
+    let converted = |(name, snapshot): (String, Snapshot)| {
+        let Snapshot { segments, device_traces, allocator_settings, external_annotations, .. } = snapshot;
+        let mut all = |events: Vec<Event>| events.into_iter().map(&mut convert).collect();
+        let device_traces = device_traces.into_iter().map(&mut all).collect();
+        (name, Snapshot { segments, device_traces, allocator_settings, external_annotations, ..Snapshot::default() })
+    };
+    Ok(read_json(reader, text)?.into_iter().map(converted).collect())
+}
+
+/// Returns the only snapshot of a file.
+fn one<S>(mut snapshots: Vec<(String, S)>) -> Result<S, ReadError> {
+    match snapshots.pop() {
+        Some((_, only)) if snapshots.is_empty() => Ok(only),
+        last => Err(ReadError::Several(snapshots.into_iter().chain(last).map(|(name, _)| name).collect())),
     }
 }
 
@@ -157,14 +201,70 @@ fn start(reader: &mut impl BufRead) -> Result<Start, ReadError> {
     })
 }
 
-fn read_json(mut reader: impl BufRead, start: Start) -> Result<Snapshot, ReadError> {
+fn read_json(mut reader: impl BufRead, start: Start) -> Result<Vec<(String, Snapshot)>, ReadError> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(ReadError::Io)?;
     let read = || match start {
         Start::List => Ok(Snapshot { segments: serde_json::from_slice(&bytes)?, ..Snapshot::default() }),
         _ => serde_json::from_slice(&bytes),
     };
-    shared::reading(read).map_err(ReadError::Json)
+    match shared::reading(read) {
+        Ok(snapshot) => Ok(vec![(String::new(), snapshot)]),
+        // What is no snapshot may hold some.
+        Err(error) => match wrapped(&bytes) {
+            snapshots if snapshots.is_empty() => Err(ReadError::Json(error)),
+            snapshots => snapshots.into_iter().map(|(name, text)| Ok((name, of_text(text)?))).collect(),
+        },
+    }
+}
+
+fn of_text(text: &RawValue) -> Result<Snapshot, ReadError> {
+    shared::reading(|| serde_json::from_str(text.get())).map_err(ReadError::Json)
+}
+
+/// Returns the texts of the snapshots in a list, or in an object by rank.
+fn wrapped(bytes: &[u8]) -> Vec<(String, &RawValue)> {
+    let list = || serde_json::from_slice::<Vec<&RawValue>>(bytes).ok();
+    let numbered = || list().map(|list| (0..).zip(list).map(|(at, text): (u64, _)| (at.to_string(), text)).collect());
+    let object = serde_json::from_slice(bytes).ok().map(|InOrder(entries)| entries);
+    let mut found: Vec<(String, &RawValue)> = object.or_else(numbered).unwrap_or_default();
+    found.retain(|(_, text)| serde_json::from_str::<HasSegments<'_>>(text.get()).is_ok());
+    if let [(name, _)] = &mut found[..] {
+        name.clear();
+    }
+    found
+}
+
+/// An object with the key of a snapshot's segments.
+#[derive(serde::Deserialize)]
+struct HasSegments<'t> {
+    #[serde(borrow, rename = "segments")]
+    _segments: &'t RawValue,
+}
+
+/// The entries of an object, in the order of the text.
+struct InOrder<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'de> serde::Deserialize<'de> for InOrder<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> serde::de::Visitor<'de> for Entries {
+            type Value = InOrder<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<InOrder<'de>, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(InOrder(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
 }
 
 fn of_pickle(error: pickle::Error) -> ReadError {

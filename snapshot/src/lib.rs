@@ -65,7 +65,7 @@ mod take;
 
 #[cfg(feature = "files")]
 pub use {
-    file::{Format, ReadError, read, read_from, read_with, write, write_file},
+    file::{Format, ReadError, read, read_all_from, read_all_with, read_from, read_with, write, write_file},
     frames::Origin,
     model::{Annotation, Block, Details, Event, PastAllocation, Segment, Settings, Snapshot, Text},
     other::Other,

@@ -203,13 +203,15 @@ impl OfRecord {
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     let (mut status, mut written) = (0, Ok(()));
     for file in &args.files {
-        match load(file) {
-            Ok(snapshot) => {
-                let report = inspect::inspect(&snapshot, args.lists());
-                let told = told(file, &snapshot);
-                let name = file.to_string_lossy();
-                let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
-                written = written.and(text.and_then(print));
+        match load_all(file) {
+            Ok(snapshots) => {
+                for (rank, snapshot) in snapshots {
+                    let report = inspect::inspect(&snapshot, args.lists());
+                    let told = told(file, &rank, &snapshot);
+                    let name = snapshot::ranked(&file.to_string_lossy(), &rank);
+                    let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
+                    written = written.and(text.and_then(print));
+                }
             }
             Err(error) => {
                 status = BAD_INPUT;
@@ -222,21 +224,30 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
 
 /// Reads a snapshot. On a terminal a slow read shows a progress bar.
 pub(crate) fn load(file: &Path) -> Result<Snapshot, BadInput> {
+    watched(file, |progress| snapshot::load_watched(file, |bytes| progress.advance(bytes)))
+}
+
+/// Reads every snapshot of a file, with its rank if there are several.
+fn load_all(file: &Path) -> Result<Vec<(String, Snapshot)>, BadInput> {
+    watched(file, |progress| snapshot::load_all_watched(file, |bytes| progress.advance(bytes)))
+}
+
+fn watched<T>(file: &Path, load: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::new(std::fs::metadata(file).map_or(0, |data| data.len()));
     progress.begin("reading");
-    let loaded = snapshot::load_watched(file, |bytes| progress.advance(bytes));
+    let loaded = load(&progress);
     progress.finish();
     loaded
 }
 
 /// Returns the records of a snapshot by device, or why one cannot be used.
-fn traces(file: &Path, snapshot: &Snapshot) -> Vec<(i64, Result<Trace, String>)> {
+fn traces(file: &Path, rank: &str, snapshot: &Snapshot) -> Vec<(i64, Result<Trace, String>)> {
     let usable = |trace: Result<Trace, BadInput>| match trace {
         Ok(trace) if trace.events.len() == 1 => Err("it has one event, the last, as with enabled='state'".to_owned()),
         Ok(trace) => Ok(trace),
         Err(error) => Err(error.without_file()),
     };
-    Trace::each_of_snapshot(file, snapshot).into_iter().map(|(device, trace)| (device, usable(trace))).collect()
+    Trace::each_of_snapshot(file, rank, snapshot).into_iter().map(|(device, trace)| (device, usable(trace))).collect()
 }
 
 /// Returns what to say about the memory of a device in private pools at the end, if it is 2 % or
@@ -257,8 +268,8 @@ fn private_pools(snapshot: &Snapshot, device: i64) -> Option<String> {
 
 /// Returns the answer of each record of a snapshot. Without a history, a sentence about the end; of
 /// a device whose history cannot be used, why.
-fn told(file: &Path, snapshot: &Snapshot) -> Vec<OfRecord> {
-    let traces = traces(file, snapshot);
+fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> Vec<OfRecord> {
+    let traces = traces(file, rank, snapshot);
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().map(|(device, trace)| {

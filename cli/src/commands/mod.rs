@@ -62,6 +62,12 @@ fn announce_start(trace: &Trace, then: &str) {
         let device = if trace.name.contains('#') { format!(": device {}", trace.device) } else { String::new() };
         eprintln!("{}{device}: {start}; {then}", trace.file.display());
     }
+    announce_remarks(trace);
+}
+
+/// Prints a line on standard error for each remark on a record: what was left out or filled in.
+fn announce_remarks(trace: &Trace) {
+    trace.remarks.iter().for_each(|remark| eprintln!("{}: {remark}", trace.file.display()));
 }
 
 /// Ends a command with `status`, or with an error if the output could not be written.

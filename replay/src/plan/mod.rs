@@ -38,6 +38,8 @@ pub struct Task {
     /// The bytes that a plan of the problem keeps although the source does not, because the planner
     /// cannot express it.
     pub held: Option<Held>,
+    /// What the source leaves out or fills in, in sentences without a full stop.
+    pub remarks: Vec<String>,
 }
 
 /// Bytes that a plan keeps although the source leaves them free.

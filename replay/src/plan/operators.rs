@@ -142,7 +142,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Vec<Tas
         problem.check().map_err(|error| BadInput::whole(file, error.to_string()))?;
         let part = if names.devices.len() > 1 { names.devices[device as usize].clone() } else { String::new() };
         let source = Source::Operators { names: names.clone(), lowered: lowered.clone(), device };
-        tasks.push(Task { part, problem: problem.clone(), source, start: None, held: None });
+        tasks.push(Task { part, problem: problem.clone(), source, start: None, held: None, remarks: Vec::new() });
     }
     if tasks.is_empty() {
         return Err(BadInput::whole(file, "no operator makes a value that needs memory: there is nothing to plan"));

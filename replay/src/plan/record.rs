@@ -58,7 +58,7 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
         }
         problem.check().map_err(|error| BadInput::whole(file, error.to_string()))?;
         let start = trace.start.as_ref().map(Start::to_string);
-        Ok(Task { part, problem, source: Source::Record(recorded), start, held: None })
+        Ok(Task { part, problem, source: Source::Record(recorded), start, held: None, remarks: trace.remarks.clone() })
     };
     traces.iter().map(task).collect()
 }

@@ -87,7 +87,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     }
     let held = held(&held_lines).map(|what| Held { what, relaxed });
     let source = Source::Table(Lines { fields: lines, places });
-    Ok(Task { part: String::new(), problem, source, start: None, held })
+    Ok(Task { part: String::new(), problem, source, start: None, held, remarks: Vec::new() })
 }
 
 /// Returns a line about gaps with a window that the planner cannot express.

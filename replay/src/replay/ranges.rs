@@ -165,6 +165,7 @@ mod tests {
             has_late_keys: None,
             is_cut: false,
             remarks: Vec::new(),
+            stated_peak_bytes: None,
         };
         Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
     }

@@ -11,6 +11,8 @@ macro_rules! record_instead {
          torch.cuda.memory._dump_snapshot(FILE)"
     };
 }
+pub(super) use record_instead;
+
 /// What a decompressed file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -41,17 +43,15 @@ impl Kind {
     pub(crate) fn refused(self) -> Option<&'static str> {
         Some(match self {
             Self::Other(what) => what,
-            Self::Rmm => "this is a log of RMM's logging_resource_adaptor, which no command reads",
-            Self::Profile => concat!("this is a trace of torch.profiler: ", record_instead!()),
             Self::Timeline => concat!("this is a memory timeline of torch.profiler: ", record_instead!()),
             Self::Vma => "this is a dump of the Vulkan Memory Allocator, which is a state without a history",
             Self::Table => {
-                "this is a table of buffers, for `cachalot plan`: accepted are a memory snapshot and a record"
+                "this is a table of buffers, for `cachalot plan`: expected a memory snapshot or a record"
             }
             Self::Operators => {
-                "this is a program of operators, for `cachalot plan`: accepted are a memory snapshot and a record"
+                "this is a program of operators, for `cachalot plan`: expected a memory snapshot or a record"
             }
-            Self::Record | Self::Snapshot | Self::Unknown => return None,
+            Self::Record | Self::Rmm | Self::Profile | Self::Snapshot | Self::Unknown => return None,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Reads recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
+//! Reads recorded programs: `.csv`, `.csv.gz`, memory snapshots of `PyTorch` and cachalot, traces of
+//! `torch.profiler`, and logs of RMM.
 //!
 //! A record is the events of one device's allocator. If the first events are missing, the state at
 //! the start is reconstructed from the state at the end, which a snapshot has. Files are
@@ -12,8 +13,13 @@ mod event;
 mod expected;
 pub(crate) mod kind;
 pub(crate) mod open;
+mod page;
+mod profile;
+mod rebuilt;
+mod rmm;
 pub mod snapshot;
 mod start;
+mod timeline;
 
 pub use error::{BadInput, Place};
 pub use event::{Action, Event, Note};
@@ -52,6 +58,9 @@ pub struct Trace {
     pub is_cut: bool,
     /// What was left out of the history or filled in, in sentences without a full stop.
     pub remarks: Vec<String>,
+    /// Peak of the bytes reserved from the device, if the record states it. A record without segments
+    /// does not show it.
+    pub stated_peak_bytes: Option<u64>,
 }
 
 impl Trace {
@@ -98,9 +107,14 @@ impl Trace {
     }
 
     /// Returns the record of every device with events, by the number of the device, or why it
-    /// cannot be used: other devices' records may well be.
-    pub fn each_of_snapshot(file: &Path, snapshot: &cachalot_snapshot::Snapshot) -> Vec<(i64, Result<Self, BadInput>)> {
-        let name = base_name(file);
+    /// cannot be used: other devices' records may well be. `rank` is the name of the snapshot in its
+    /// file.
+    pub fn each_of_snapshot(
+        file: &Path,
+        rank: &str,
+        snapshot: &cachalot_snapshot::Snapshot,
+    ) -> Vec<(i64, Result<Self, BadInput>)> {
+        let name = snapshot::ranked(&base_name(file), rank);
         let complete = |trace: Result<Self, BadInput>| {
             let mut trace = trace?;
             trace.complete()?;
@@ -150,7 +164,7 @@ impl Trace {
     fn complete(&mut self) -> Result<(), BadInput> {
         let (file, events) = (&self.file, &self.events);
         let Some(end) = self.expected.as_ref().filter(|end| !end.end_is_unknown) else {
-            return consistency::check(file, events, None);
+            return consistency::check(file, events, self.start.as_ref());
         };
         let start = match (backward::start(events, end), consistency::walk(events, None)) {
             // The events form a whole program. A final state of another program is found by a check
@@ -173,30 +187,34 @@ impl Trace {
     /// contradictions between events.
     fn parse(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
         let Opened { kind, reader } = open::recognise(file, content)?;
+        if kind == Kind::Timeline {
+            return Err(BadInput::whole(file, timeline::described(reader)));
+        }
         if let Some(what) = kind.refused() {
             return Err(BadInput::whole(file, what));
         }
         let name = base_name(file);
-        let traces = match kind {
+        Ok(match kind {
             Kind::Snapshot => snapshot::read(file, &name, reader)?,
-            _ => {
-                let events = csv_record::read(file, reader)?;
-                let (start, expected, device_free, has_late_keys) = (None, None, None, None);
-                vec![Self {
-                    name,
-                    file: file.to_owned(),
-                    device: 0,
-                    events,
-                    start,
-                    expected,
-                    device_free,
-                    has_late_keys,
-                    is_cut: false,
-                    remarks: Vec::new(),
-                }]
+            Kind::Profile => profile::read(file, &name, reader)?,
+            Kind::Rmm => {
+                vec![Self::of_calls(file, name, 0, rmm::read(file, reader)?)]
             }
-        };
-        Ok(traces)
+            _ => vec![Self::of(file, name, 0, csv_record::read(file, reader)?)],
+        })
+    }
+
+    /// Creates a record of calls.
+    fn of_calls(file: &Path, name: String, device: i64, made: rebuilt::Rebuilt) -> Self {
+        let rebuilt::Rebuilt { events, start, end, remarks } = made;
+        Self { is_cut: start.is_some(), start, expected: Some(end), remarks, ..Self::of(file, name, device, events) }
+    }
+
+    /// Creates a record of events alone.
+    fn of(file: &Path, name: String, device: i64, events: Vec<Event>) -> Self {
+        let (file, start, expected, device_free, has_late_keys) = (file.to_owned(), None, None, None, None);
+        let (is_cut, remarks, stated_peak_bytes) = (false, Vec::new(), None);
+        Self { name, file, device, events, start, expected, device_free, has_late_keys, is_cut, remarks, stated_peak_bytes }
     }
 
     /// Returns the configuration string of the program. Empty for the default configuration, and if
@@ -229,7 +247,7 @@ pub fn base_name(file: &Path) -> String {
     }
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    [".csv", ".pickle", ".pkl", ".json"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+    [".csv", ".pickle", ".pkl", ".json", ".html"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
 }
 
 #[cfg(test)]

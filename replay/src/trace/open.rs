@@ -3,6 +3,7 @@
 use super::BadInput;
 use super::error::describe_io;
 use super::kind::{self, Kind};
+use super::page;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -118,9 +119,18 @@ pub(crate) fn decompress<'r>(
     }
     if start.starts_with(&GZIP_MAGIC) {
         let most = bytes.saturating_mul(MOST_EXPANSION).max(SOME_BYTES);
-        return Ok(Box::new(BufReader::new(Bounded { content: MultiGzDecoder::new(raw), left: most, most })));
+        return unpacked(file, BufReader::new(Bounded { content: MultiGzDecoder::new(raw), left: most, most }));
     }
-    Ok(Box::new(raw))
+    unpacked(file, raw)
+}
+
+/// Returns the content of a page's snapshot, or any other content as it is.
+fn unpacked<'r>(file: &Path, mut content: impl BufRead + 'r) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    // An error of the content comes again, from a reader that knows more.
+    if content.fill_buf().is_ok_and(page::is_page) {
+        return page::snapshot(file, content);
+    }
+    Ok(Box::new(content))
 }
 
 /// The content of a compressed file up to a bound, because a short file can expand to any length.

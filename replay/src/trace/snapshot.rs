@@ -3,19 +3,23 @@
 
 use super::error::describe_io;
 use super::kind::{self, Kind};
-use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open};
+use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open, timeline};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
+/// A snapshot of a file, with its name in the file: empty if the file is one snapshot, and else the
+/// rank.
+type Ranked<T> = (String, Snapshot<Vec<cachalot_snapshot::Segment>, T>);
+
 /// Reads a snapshot, a pickle or JSON, from an optionally compressed file.
 ///
 /// # Errors
 /// If the file is no snapshot.
 pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
-    parse(file, open::decompressed(file)?)
+    only(file, parse(file, open::decompressed(file)?)?)
 }
 
 /// Reads a snapshot from a file like [`load`], and calls `watch` after each read with the number of
@@ -24,6 +28,15 @@ pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
 /// # Errors
 /// If the file is no snapshot.
 pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, BadInput> {
+    only(file, load_all_watched(file, watch)?)
+}
+
+/// Reads a file like [`load_watched`] that may have a snapshot for each rank. The name of a snapshot
+/// is its rank, and empty if it is the only one.
+///
+/// # Errors
+/// If the file has no snapshot.
+pub fn load_all_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Vec<(String, Snapshot)>, BadInput> {
     parse(file, open::decompressed_watched(file, watch)?)
 }
 
@@ -32,43 +45,64 @@ pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, Bad
 /// # Errors
 /// If the bytes are no snapshot.
 pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
-    parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
+    only(file, parse(file, open::decompress(file, bytes.len() as u64, bytes)?)?)
 }
 
-/// Reads a snapshot like [`load_watched`], and passes each event to `convert` at once. Only the
+/// Reads snapshots like [`load_all_watched`], and passes each event to `convert` at once. Only the
 /// converted events are kept: see [`cachalot_snapshot::read_with`].
 ///
 /// # Errors
-/// If the file is no snapshot.
-pub fn load_with<T: Clone>(
+/// If the file has no snapshot.
+pub fn load_all_with<T: Clone>(
     file: &Path,
     watch: impl FnMut(u64),
     convert: impl FnMut(cachalot_snapshot::Event) -> T,
-) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, Vec<Vec<T>>>, BadInput> {
+) -> Result<Vec<Ranked<Vec<Vec<T>>>>, BadInput> {
     let reader = open::decompressed_watched(file, watch)?;
-    parse_by(file, reader, |reader| cachalot_snapshot::read_with(reader, convert))
+    parse_by(file, reader, |reader| cachalot_snapshot::read_all_with(reader, convert))
 }
 
-fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
-    parse_by(file, reader, cachalot_snapshot::read_from)
+fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Vec<(String, Snapshot)>, BadInput> {
+    parse_by(file, reader, cachalot_snapshot::read_all_from)
 }
 
-/// Reads a snapshot by `read`, which gets the decompressed content.
+/// Returns the only snapshot of a file.
+fn only(file: &Path, mut snapshots: Vec<(String, Snapshot)>) -> Result<Snapshot, BadInput> {
+    match snapshots.pop() {
+        Some((_, only)) if snapshots.is_empty() => Ok(only),
+        _ => {
+            let count = snapshots.len() + 1;
+            let what = format!("there are {count} snapshots in the file, and one is expected: `cachalot inspect` reads all");
+            Err(BadInput::whole(file, what))
+        }
+    }
+}
+
+/// Returns the name of a snapshot of `file`.
+pub fn ranked(name: &str, rank: &str) -> String {
+    if rank.is_empty() { name.to_owned() } else { format!("{name}#{rank}") }
+}
+
+/// Reads snapshots by `read`, which gets the decompressed content.
 fn parse_by<'r, T>(
     file: &Path,
     mut reader: Box<dyn BufRead + 'r>,
-    read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, ReadError>,
-) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
+    read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Vec<Ranked<T>>, ReadError>,
+) -> Result<Vec<Ranked<T>>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    let refused = match kind::of(start) {
+    let kind = kind::of(start);
+    if kind == Kind::Timeline {
+        return Err(BadInput::whole(file, timeline::described(reader)));
+    }
+    let refused = match kind {
         Kind::Snapshot => None,
-        Kind::Record => Some(RECORD),
+        Kind::Record | Kind::Rmm | Kind::Profile => Some(RECORD),
         other => other.refused().or(Some(UNKNOWN)),
     };
     if let Some(what) = refused {
         return Err(BadInput::whole(file, what));
     }
-    let snapshot = read(reader).map_err(|error| {
+    let snapshots = read(reader).map_err(|error| {
         BadInput::whole(
             file,
             match error {
@@ -80,11 +114,13 @@ fn parse_by<'r, T>(
             },
         )
     })?;
-    let hosts = snapshot.host_segments.iter().flatten();
-    if !adds_up(snapshot.segments.iter().chain(hosts)) {
-        return Err(BadInput::whole(file, "the sizes of the snapshot add up to 2^63 bytes or more"));
+    for (_, snapshot) in &snapshots {
+        let hosts = snapshot.host_segments.iter().flatten();
+        if !adds_up(snapshot.segments.iter().chain(hosts)) {
+            return Err(BadInput::whole(file, "the sizes of the snapshot add up to 2^63 bytes or more"));
+        }
     }
-    Ok(snapshot)
+    Ok(snapshots)
 }
 
 /// Says where a record is read.
@@ -95,14 +131,14 @@ const RECORD: &str = "this is a record for `cachalot view`, `tune`, `compare`, `
 const UNKNOWN: &str =
     "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON";
 
-/// Returns whether a file is a record in text lines, compressed or not, and not a snapshot.
+/// Returns whether a file is a record without a state at the end, compressed or not, and not a snapshot.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub fn is_record(file: &Path) -> Result<bool, BadInput> {
     let mut content = open::decompressed(file)?;
     let start = content.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    Ok(kind::of(start) == Kind::Record)
+    Ok(matches!(kind::of(start), Kind::Record | Kind::Rmm | Kind::Profile))
 }
 
 /// Returns whether no sum of a snapshot's sizes can overflow.
@@ -113,9 +149,16 @@ fn adds_up<'s>(segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>) -
     sizes.map(u128::from).sum::<u128>() < 1 << 63
 }
 
-/// Reads a record for every device with events.
+/// Reads a record for every device with events of every snapshot.
 pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
-    traces(file, name, &parse(file, reader)?)
+    let mut all = Vec::new();
+    for (rank, snapshot) in parse(file, reader)? {
+        let name = ranked(name, &rank);
+        for (_, trace) in each(file, &name, &snapshot) {
+            all.push(trace?);
+        }
+    }
+    with_events(file, all)
 }
 
 /// Returns a record for every device with events.
@@ -123,7 +166,10 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Re
 /// # Errors
 /// If no device has events, or the record of one contradicts itself.
 pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
-    let traces: Vec<Trace> = each(file, name, snapshot).map(|(_, trace)| trace).collect::<Result<_, _>>()?;
+    with_events(file, each(file, name, snapshot).map(|(_, trace)| trace).collect::<Result<_, _>>()?)
+}
+
+fn with_events(file: &Path, traces: Vec<Trace>) -> Result<Vec<Trace>, BadInput> {
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
     }
@@ -179,9 +225,7 @@ pub(super) fn trace<'s>(
     segments.sort_by_key(|segment| segment.address);
     let (config_is_unknown, config) = (config.is_none(), config.unwrap_or_default());
     let expected = Some(Expected { config, config_is_unknown, segments, ..Expected::default() });
-    let (file, start, device_free, has_late_keys) = (file.to_owned(), None, None, None);
-    let (is_cut, remarks) = (false, Vec::new());
-    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut, remarks })
+    Ok(Trace { expected, ..Trace::of(file, name, device, events) })
 }
 
 /// Returns whether a snapshot says that the first events of its history were overwritten.

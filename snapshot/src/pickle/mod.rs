@@ -22,5 +22,5 @@ mod tests;
 
 pub use error::Error;
 pub use read::from_slice;
-pub(crate) use read::{outline_from, snapshot_from};
+pub(crate) use read::{outlines_from, snapshots_from};
 pub use write::to_writer;

@@ -17,6 +17,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 
+/// The snapshots of a file. The name is empty if the file is one snapshot.
+type Wrapped<T> = Vec<(String, T)>;
+
+/// A snapshot with events of any type.
+type With<T> = Snapshot<Vec<Segment>, Vec<Vec<T>>>;
+
 /// The highest accepted protocol.
 const PROTOCOL: u8 = 5;
 
@@ -36,28 +42,57 @@ pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
     shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
-/// Reads a snapshot in parts. Each event is built as soon as the dictionary is complete, and the
-/// pickled values are dropped.
-pub(crate) fn snapshot_from(reader: impl Read) -> Result<Snapshot, Error> {
+/// Reads the snapshots of a file in parts. Each event is built as soon as the dictionary is complete,
+/// and the pickled values are dropped.
+pub(crate) fn snapshots_from(reader: impl Read) -> Result<Wrapped<Snapshot>, Error> {
     shared::reading(|| {
         harvest::reading(|| {
             let mut keep = harvest::keep;
             let mut machine = Machine::new(reader, Some(&mut keep));
             let value = machine.run()?;
             let tree = machine.into_tree();
-            let at = At::new(&tree, value);
-            let read = if at.is_list() {
-                Snapshot { segments: Vec::deserialize(at)?, ..Snapshot::default() }
-            } else {
-                Snapshot::<Vec<Segment>, Vec<EventList>>::deserialize(at)?
-            };
+            let read = each(At::new(&tree, value), |at| {
+                if at.is_list() {
+                    return Ok(Snapshot { segments: Vec::deserialize(at)?, ..Snapshot::default() });
+                }
+                Snapshot::<Vec<Segment>, Vec<EventList>>::deserialize(at)
+            })?;
             drop(tree);
-            Ok(read.map_traces(|lists| harvest::gather(lists, harvest::take(), |event| event)))
+            Ok(gathered(read, harvest::take(), |event| event))
         })
     })
 }
 
-/// A snapshot without the keys that [`outline_from`] leaves out.
+/// Reads a value, or each snapshot that it wraps, with its name.
+fn each<'t, T>(at: At<'t>, read: impl Fn(At<'t>) -> Result<T, Error>) -> Result<Wrapped<T>, Error> {
+    let mut wrapped = at.snapshots();
+    if let [(name, _)] = &mut wrapped[..] {
+        name.clear();
+    }
+    if wrapped.is_empty() {
+        wrapped.push((String::new(), at));
+    }
+    wrapped.into_iter().map(|(name, at)| Ok((name, read(at)?))).collect()
+}
+
+/// Gives each snapshot its events.
+fn gathered<T: Clone>(
+    mut read: Wrapped<Snapshot<Vec<Segment>, Vec<EventList>>>,
+    made: Vec<T>,
+    convert: impl FnMut(Event) -> T,
+) -> Wrapped<With<T>> {
+    // The events of all snapshots are in one list, so one call takes them apart.
+    let lists: Vec<Vec<EventList>> =
+        read.iter_mut().map(|(_, snapshot)| std::mem::take(&mut snapshot.device_traces)).collect();
+    let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+    let mut events = harvest::gather(lists.into_iter().flatten().collect(), made, convert).into_iter();
+    let next = |((name, snapshot), count): ((String, Snapshot<_, _>), usize)| {
+        (name, snapshot.map_traces(|_| events.by_ref().take(count).collect()))
+    };
+    read.into_iter().zip(counts).map(next).collect()
+}
+
+/// A snapshot without the keys that [`outlines_from`] leaves out.
 #[derive(Deserialize)]
 struct Outline {
     segments: Vec<Segment>,
@@ -69,12 +104,19 @@ struct Outline {
     external_annotations: Option<Vec<Annotation>>,
 }
 
-/// Reads a snapshot like [`snapshot_from`], and converts each event as soon as the event is built.
+impl Outline {
+    fn into_snapshot(self) -> Snapshot<Vec<Segment>, Vec<EventList>> {
+        let Self { segments, device_traces, allocator_settings, external_annotations } = self;
+        Snapshot { segments, device_traces, allocator_settings, external_annotations, ..Snapshot::default() }
+    }
+}
+
+/// Reads snapshots like [`snapshots_from`], and converts each event as soon as the event is built.
 /// Host memory and unknown keys are left out.
-pub(crate) fn outline_from<T: Clone>(
+pub(crate) fn outlines_from<T: Clone>(
     reader: impl Read,
     mut convert: impl FnMut(Event) -> T,
-) -> Result<Snapshot<Vec<Segment>, Vec<Vec<T>>>, Error> {
+) -> Result<Wrapped<With<T>>, Error> {
     shared::reading(|| {
         let mut made = Vec::new();
         let mut keep = |event| {
@@ -84,20 +126,14 @@ pub(crate) fn outline_from<T: Clone>(
         let mut machine = Machine::new(reader, Some(&mut keep));
         let value = machine.run()?;
         let tree = machine.into_tree();
-        let at = At::new(&tree, value);
-        let Outline { segments, device_traces, allocator_settings, external_annotations } = if at.is_list() {
-            Outline {
-                segments: Vec::deserialize(at)?,
-                device_traces: Vec::new(),
-                allocator_settings: None,
-                external_annotations: None,
+        let read = each(At::new(&tree, value), |at| {
+            if at.is_list() {
+                return Ok(Snapshot { segments: Vec::deserialize(at)?, ..Snapshot::default() });
             }
-        } else {
-            Outline::deserialize(at)?
-        };
+            Outline::deserialize(at).map(Outline::into_snapshot)
+        })?;
         drop(tree);
-        let device_traces = harvest::gather(device_traces, made, convert);
-        Ok(Snapshot { segments, device_traces, allocator_settings, external_annotations, ..Snapshot::default() })
+        Ok(gathered(read, made, convert))
     })
 }
 

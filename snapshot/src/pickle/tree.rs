@@ -218,6 +218,41 @@ impl<'t> At<'t> {
         matches!(self.node(), Some((_, Node::List(_))))
     }
 
+    /// Returns the snapshots in a list, or in the values of a dictionary, with the number or the key of
+    /// each. Empty for any other value, so for a snapshot.
+    pub(super) fn snapshots(self) -> Vec<(String, Self)> {
+        let named: Vec<(String, Value)> = match self.node() {
+            Some((_, Node::List(list))) => {
+                (0..).zip(list.iter()).map(|(at, &value): (u64, _)| (at.to_string(), value)).collect()
+            }
+            Some((_, Node::Dict(dict))) if !self.is_snapshot() => {
+                (0..).zip(dict.iter()).map(|(at, &(key, value))| (self.below(key).name(at), value)).collect()
+            }
+            _ => Vec::new(),
+        };
+        named.into_iter().map(|(name, value)| (name, self.below(value))).filter(|(_, at)| at.is_snapshot()).collect()
+    }
+
+    /// Returns whether the value has the key of a snapshot's segments.
+    fn is_snapshot(self) -> bool {
+        let Some((_, Node::Dict(dict))) = self.node() else { return false };
+        dict.iter().any(|&(key, _)| self.below(key).text() == Some("segments"))
+    }
+
+    fn text(self) -> Option<&'t str> {
+        let Some((_, Node::Text(text))) = self.node() else { return None };
+        Some(&self.tree.texts[*text as usize])
+    }
+
+    /// Returns a key as a name: a number or a text, and its position for any other key.
+    fn name(self, at: u64) -> String {
+        match (self.value, self.text()) {
+            (Value::Int(number), _) => number.to_string(),
+            (_, Some(text)) => text.to_owned(),
+            _ => at.to_string(),
+        }
+    }
+
     /// Returns the length of a text or of bytes, and 0 for any other value.
     fn text_bytes(self) -> usize {
         match self.node() {

@@ -156,6 +156,7 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
                     if let Some(start) = &task.start {
                         eprintln!("{}: {start}; planned as if allocated first", file.display());
                     }
+                    task.remarks.iter().for_each(|remark| eprintln!("{}: {remark}", file.display()));
                     if let Some(held) = &task.held {
                         eprintln!("{}: {}", file.display(), held.what);
                     }

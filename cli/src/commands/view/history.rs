@@ -55,7 +55,7 @@ pub(super) const UNKNOWN: u16 = u16::MAX;
 const MOST_NAMES: usize = 1 << 12;
 
 /// Numbers for streams and pools.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Names {
     pub(super) streams: Vec<i64>,
     pub(super) pools: Vec<(u64, u64)>,

@@ -178,7 +178,10 @@ fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
 
 /// Returns the page's file: by default next to the first file.
 fn output(args: &ViewArgs) -> PathBuf {
-    let beside = || args.files[0].with_file_name(format!("{}.html", base_name(&args.files[0])));
+    let first = &args.files[0];
+    // The snapshot may be in a page of PyTorch.
+    let is_page = first.extension().is_some_and(|ending| ending == "html");
+    let beside = || first.with_file_name(format!("{}{}", base_name(first), if is_page { ".view.html" } else { ".html" }));
     args.output.clone().unwrap_or_else(beside)
 }
 

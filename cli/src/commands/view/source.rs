@@ -19,16 +19,42 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
         name if name == "-" => trace::base_name(file),
         name => name,
     };
-    let answer = |trace: &Trace| {
+    let answer = &|trace: &Trace| {
         begin();
         Some(tune::answer_of(trace))
     };
     if snapshot::is_record(file)? {
-        let history = |trace: &Trace| History { answer: answer(trace), ..of_record(trace, &label) };
+        let history = |trace: &Trace| {
+            super::super::announce_remarks(trace);
+            History { answer: answer(trace), ..of_record(trace, &label) }
+        };
         return Ok(Trace::load(file)?.iter().map(history).collect());
     }
     let (mut names, mut stacks) = (Names::default(), Stacks::default());
-    let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
+    let read = snapshot::load_all_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
+    let (mut histories, last) = (Vec::new(), read.len());
+    for (number, (rank, read)) in (1..).zip(read) {
+        let label = snapshot::ranked(&label, &rank);
+        // Nearly every file is a single snapshot, and its stacks may be many.
+        let (names, stacks) = if number == last {
+            (std::mem::take(&mut names), std::mem::take(&mut stacks))
+        } else {
+            (names.clone(), stacks.clone())
+        };
+        histories.extend(answered(file, read, &label, names, stacks, answer));
+    }
+    Ok(histories)
+}
+
+/// Returns the histories of a snapshot, with their answers.
+fn answered(
+    file: &Path,
+    read: Snapshot<Vec<Segment>, Vec<Vec<Event>>>,
+    label: &str,
+    names: Names,
+    stacks: Stacks,
+    answer: impl Fn(&Trace) -> Option<tune::Answer>,
+) -> Vec<History> {
     let settings = read.allocator_settings.as_ref();
     let config = settings.and_then(|settings| settings.string.clone());
     let (has_late_keys, is_cut) = (snapshot::has_late_keys(&read), snapshot::overflowed(&read));
@@ -42,13 +68,13 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
             answer(&Trace { device_free, has_late_keys, is_cut: is_cut || trace.is_cut, ..trace })
         })
         .collect();
-    let mut histories = of_snapshot(read, &label, names, stacks);
+    let mut histories = of_snapshot(read, label, names, stacks);
     for history in &mut histories {
         let device = usize::try_from(history.device).ok();
         history.answer = device.and_then(|device| answers.get(device)?.clone());
         history.is_cut = is_cut || history.answer.as_ref().is_some_and(|answer| answer.cut_to_events.is_some());
     }
-    Ok(histories)
+    histories
 }
 
 /// Returns the events of a device as a record. `None` for more events than an answer may have, and
@@ -99,7 +125,7 @@ fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut St
         "segment_free" => Action::Release { expandable: false },
         "segment_unmap" => Action::Release { expandable: true },
         "oom" => Action::OutOfMemory,
-        "annotate" | "user_defined" => Action::Mark,
+        "annotate" | "user_defined" | "workspace_snapshot" => Action::Mark,
         "snapshot" => Action::Snapshot,
         _ => Action::Unknown,
     };

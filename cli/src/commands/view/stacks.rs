@@ -18,7 +18,7 @@ pub(super) struct DescribedStack {
 }
 
 /// All stacks of a file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stacks {
     entries: Vec<DescribedStack>,
     /// Numbers by the address of the frames and the number of the note. An entry keeps the frames,
