@@ -284,3 +284,14 @@ fn a_timeline_says_its_peak() {
         );
     }
 }
+
+#[test]
+fn pickles_of_the_first_protocols_are_read() {
+    for (number, name) in ["protocol0.pickle", "protocol1.pickle"].into_iter().enumerate() {
+        let inspected = &told("inspect", &foreign(name))[0];
+        let of = |key: &str| inspected["totals"][0][key].as_u64().expect(key);
+        assert_eq!((of("allocated"), of("requested"), of("reserved")), (512, 500, 2 << 20), "{name}");
+        assert!(inspected["largest"].to_string().contains("/caf\u{e9}/\u{4e2d}.py"), "{inspected}");
+        assert_eq!(told("replay", &foreign(name))[0]["record"], format!("protocol{number}"));
+    }
+}

@@ -84,6 +84,17 @@ impl<R: Read> Input<R> {
         }
     }
 
+    /// Returns the bytes to the end of the line. Memory grows with the bytes present.
+    pub(super) fn line(&mut self) -> Result<&[u8], Error> {
+        self.joined.clear();
+        loop {
+            match self.byte()? {
+                b'\n' => return Ok(self.joined.strip_suffix(b"\r").unwrap_or(&self.joined)),
+                byte => self.joined.push(byte),
+            }
+        }
+    }
+
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         Ok(self.take(N)?.try_into().expect("as long as it was asked for"))
     }

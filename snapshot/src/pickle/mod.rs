@@ -1,7 +1,7 @@
 //! Reads and writes pickles, Python's own format, as far as snapshots need.
 //!
 //! The writer uses only operations known to the pages and scripts of `PyTorch` 2.0 to 2.15. The
-//! reader accepts all operations of `pickle.dump` for plain values, in protocols 1 to 5. Objects of
+//! reader accepts all operations of `pickle.dump` for plain values, in protocols 0 to 5. Objects of
 //! any other type are refused.
 //!
 //! No existing library writes a value once and refers to the value later. Without references a
@@ -11,6 +11,7 @@
 mod error;
 mod input;
 mod limits;
+mod lines;
 mod memo;
 mod opcode;
 mod read;

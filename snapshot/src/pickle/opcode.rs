@@ -45,3 +45,11 @@ pub(super) const LONG_BINPUT: u8 = b'r';
 pub(super) const MEMOIZE: u8 = 0x94;
 pub(super) const BINGET: u8 = b'h';
 pub(super) const LONG_BINGET: u8 = b'j';
+
+pub(super) const INT: u8 = b'I';
+pub(super) const LONG: u8 = b'L';
+pub(super) const FLOAT: u8 = b'F';
+pub(super) const UNICODE: u8 = b'V';
+pub(super) const STRING: u8 = b'S';
+pub(super) const PUT: u8 = b'p';
+pub(super) const GET: u8 = b'g';

@@ -2,12 +2,13 @@
 
 use super::error::Error;
 use super::input::Input;
+use super::lines::{self, Number};
 use super::memo::Memo;
 use super::opcode::{
     APPEND, APPENDS, BINBYTES, BINBYTES8, BINFLOAT, BINGET, BININT, BININT1, BININT2, BINPUT, BINSTRING, BINUNICODE,
-    BINUNICODE8, DICT, DUP, EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE, FRAME, LIST, LONG_BINGET, LONG_BINPUT, LONG1, LONG4,
-    MARK, MEMOIZE, NEWFALSE, NEWTRUE, NONE, POP, POP_MARK, PROTO, SETITEM, SETITEMS, SHORT_BINBYTES, SHORT_BINSTRING,
-    SHORT_BINUNICODE, STOP, TUPLE, TUPLE1, TUPLE2, TUPLE3,
+    BINUNICODE8, DICT, DUP, EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE, FLOAT, FRAME, GET, INT, LIST, LONG, LONG_BINGET,
+    LONG_BINPUT, LONG1, LONG4, MARK, MEMOIZE, NEWFALSE, NEWTRUE, NONE, POP, POP_MARK, PROTO, PUT, SETITEM, SETITEMS,
+    SHORT_BINBYTES, SHORT_BINSTRING, SHORT_BINUNICODE, STOP, STRING, TUPLE, TUPLE1, TUPLE2, TUPLE3, UNICODE,
 };
 use super::tree::{At, Node, Tree, Value};
 use crate::harvest::{self, EventList};
@@ -261,7 +262,7 @@ impl<'h, R: Read> Machine<'h, R> {
     }
 
     /// Moves the keys and values from `from` to the top of the stack into the dictionary below.
-    fn set_items(&mut self, from: usize) -> Result<(), Error> {
+    fn add_items(&mut self, from: usize) -> Result<(), Error> {
         let (pairs, rest) = self.stack[from..].as_chunks();
         let below = from.checked_sub(1).map(|below| self.stack[below]);
         let dict = below.filter(|_| rest.is_empty()).and_then(|below| self.tree.dict_mut(below));
@@ -270,7 +271,13 @@ impl<'h, R: Read> Machine<'h, R> {
         };
         dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
         self.stack.truncate(from);
-        if let Some(dict) = below {
+        Ok(())
+    }
+
+    /// Adds entries like [`add_items`](Self::add_items). A complete event is converted.
+    fn set_items(&mut self, from: usize) -> Result<(), Error> {
+        self.add_items(from)?;
+        if let Some(&dict) = from.checked_sub(1).and_then(|below| self.stack.get(below)) {
             self.harvest(dict);
         }
         Ok(())
@@ -425,8 +432,9 @@ impl<'h, R: Read> Machine<'h, R> {
                 let value = self.pop()?;
                 let key = self.pop()?;
                 self.top()?;
+                // Protocol 0 adds the keys one by one, so an event is complete later.
                 self.stack.extend([key, value]);
-                self.set_items(self.stack.len() - 2)?;
+                self.add_items(self.stack.len() - 2)?;
             }
             SETITEMS => {
                 let mark = self.pop_mark()?;
@@ -457,6 +465,46 @@ impl<'h, R: Read> Machine<'h, R> {
             LONG_BINGET => {
                 let number = self.u32()?;
                 self.recall(number)?;
+            }
+            _ => self.step_line(operation)?,
+        }
+        Ok(())
+    }
+
+    /// Does an operation of protocol 0, with a line of text.
+    fn step_line(&mut self, operation: u8) -> Result<(), Error> {
+        let wrong = |machine: &Self| machine.invalid("a value of protocol 0 cannot be read");
+        match operation {
+            INT | LONG => match lines::number(self.input.line()?) {
+                Some(Number::Bool(value)) => self.stack.push(Value::Bool(value)),
+                Some(Number::Int(value)) => match i64::try_from(value) {
+                    Ok(value) => self.stack.push(Value::Int(value)),
+                    Err(_) => self.push(Node::Long(Box::new(value))),
+                },
+                None => return Err(wrong(self)),
+            },
+            FLOAT => {
+                let value = lines::float(self.input.line()?);
+                self.stack.push(Value::Float(value.ok_or_else(|| wrong(self))?));
+            }
+            UNICODE => {
+                let text = lines::unicode(self.input.line()?);
+                let value = self.tree.text(&text);
+                self.stack.push(value);
+            }
+            STRING => {
+                let text = lines::quoted(self.input.line()?);
+                let value = self.tree.text(&text.ok_or_else(|| wrong(self))?);
+                self.stack.push(value);
+            }
+            PUT | GET => {
+                let number = match lines::number(self.input.line()?) {
+                    Some(Number::Bool(number)) => Some(number.into()),
+                    Some(Number::Int(number)) => u32::try_from(number).ok(),
+                    None => None,
+                };
+                let number = number.ok_or_else(|| wrong(self))?;
+                if operation == PUT { self.memoize(number)? } else { self.recall(number)? }
             }
             _ => return Err(self.invalid(format!("the operation {operation:#04x}, which plain values do not need,"))),
         }
