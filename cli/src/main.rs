@@ -57,6 +57,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(status) = commands::predict::script::run(&arguments) {
+        return status;
+    }
     let cli = Cli::try_parse().unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::UnknownArgument {
             // The tip to write an unknown option after `--` would make it the name of a file.

@@ -65,7 +65,8 @@ fn replays_comparisons_and_predictions_fit() {
         fit("compare", options, &[&small]);
     }
     fit("compare", &["--policy=caching"], &[&failed]);
-    fit("predict", &["--policy=caching,bfc", "--batch-scale=2", "--limit=300MiB"], &[&small, &list]);
+    fit("predict", &["--policy=caching,bfc", "--limit=300MiB"], &[&small, &list]);
+    fit("predict", &["--policy=caching", "--batch-scale=2"], &[&trace("mlp_seed__stacks.pickle.gz")]);
     fit("tune", &["--trials=8"], &[&small, &failed]);
     fit("tune", &["--trials=2", "--baseline=", "--apply-to=torch"], &[&small]);
 }

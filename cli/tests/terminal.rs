@@ -34,7 +34,7 @@ const TABLES: [&[&str]; 14] = [
     &["diff", "tests/traces/mlp_seed__stacks.pickle.gz", "tests/traces/multistream_prefetch__stacks.pickle.gz"],
     &["tune", "--trials=16", "tests/traces/mlp_seed.csv.gz"],
     &["tune", "--trials=16", "--for=time", "tests/traces/mlp_seed.csv.gz"],
-    &["predict", "--batch-scale=2", "--limit=400MiB", "tests/traces/mlp_seed.csv.gz"],
+    &["predict", "--batch-scale=2", "--limit=400MiB", "tests/traces/mlp_seed__stacks.pickle.gz"],
 ];
 
 fn root() -> PathBuf {

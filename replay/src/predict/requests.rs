@@ -1,11 +1,13 @@
 //! Reads a list of requests: a program without addresses and segments, such as the step of a
 //! training run on a machine without a GPU.
 //!
-//! A list is CSV with the header `request,block,size,stream`. `a` requests `size` bytes for
-//! `stream` as block number `block`, and `f` frees the block. A number is free for another block
-//! after the free. `size` and `stream` of a free are ignored and may be empty. `e` empties the
-//! cache.
+//! A list is CSV with the header `request,block,size,stream`, and optionally `site`. `a` requests
+//! `size` bytes for `stream` as block number `block`, and `f` frees the block. A number is free for
+//! another block after the free. `size` and `stream` of a free are ignored and may be empty. `e`
+//! empties the cache. `site` starts with the part of a training step (`forward`, `backward` or
+//! `optimizer`), and ends with what tells the place of a request from others.
 
+use super::Calls;
 use crate::program::{Operation, Program};
 use crate::trace::error::describe_io;
 use crate::trace::{BadInput, open};
@@ -14,8 +16,8 @@ use std::collections::HashMap;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-/// The first line of a list.
-const HEADER: [&str; 4] = ["request", "block", "size", "stream"];
+/// The first line of a list. The last column may be missing.
+const HEADER: [&str; 5] = ["request", "block", "size", "stream", "site"];
 
 /// Returns whether the bytes of a file start as a list of requests.
 pub fn is_list(bytes: &[u8]) -> bool {
@@ -26,7 +28,7 @@ pub fn is_list(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or the first unusable line of a list, and the reason.
-pub fn load(file: &Path) -> Result<Option<Program>, BadInput> {
+pub fn load(file: &Path) -> Result<Option<List>, BadInput> {
     let mut content = open::decompressed(file)?;
     let cannot = |error: std::io::Error| BadInput::whole(file, describe_io(&error));
     if !is_list(content.fill_buf().map_err(cannot)?) {
@@ -41,33 +43,50 @@ pub fn load(file: &Path) -> Result<Option<Program>, BadInput> {
 ///
 /// # Errors
 /// The first unusable line, and the reason.
-pub fn read(file: &Path, bytes: &[u8]) -> Result<Program, BadInput> {
+pub fn read(file: &Path, bytes: &[u8]) -> Result<List, BadInput> {
     let mut builder = csv::ReaderBuilder::new();
     builder.comment(Some(b'#')).trim(csv::Trim::All);
     let mut reader = builder.from_reader(bytes);
     let header = reader.headers().map_err(|error| BadInput::at(file, 1, error.to_string()))?;
-    if header != HEADER.as_slice() {
-        return Err(BadInput::at(file, 1, format!("the first line of a list of requests is `{}`", HEADER.join(","))));
+    let has_sites = header == HEADER.as_slice();
+    if !has_sites && header != HEADER[..4] {
+        let told = HEADER[..4].join(",");
+        return Err(BadInput::at(
+            file,
+            1,
+            format!("the first line of a list of requests is `{told}` or `{told},site`"),
+        ));
     }
-    let mut list = List::default();
+    let mut reading = ListReader { sites: has_sites.then(Default::default), ..ListReader::default() };
     for row in reader.records() {
         let line = |position: Option<&csv::Position>| position.map_or(0, csv::Position::line);
         let row = row.map_err(|error| BadInput::at(file, line(error.position()), error.to_string()))?;
-        list.add(&row).map_err(|what| BadInput::at(file, line(row.position()), what))?;
+        reading.add(&row).map_err(|what| BadInput::at(file, line(row.position()), what))?;
     }
-    Ok(list.program)
+    Ok(List { program: reading.program, calls: reading.sites.map(|(calls, _)| calls) })
 }
 
-/// A list and its reader's state.
+/// A list of requests.
+#[derive(Debug)]
+pub struct List {
+    /// The calls.
+    pub program: Program,
+    /// Where they were made, if the list says.
+    pub calls: Option<Calls>,
+}
+
+/// A program and its reader's state.
 #[derive(Default)]
-struct List {
+struct ListReader {
     program: Program,
     /// Slots of the live blocks.
     slots: HashMap<u64, u32>,
     free: Vec<u32>,
+    /// The sites so far, and the number of each.
+    sites: Option<(Calls, HashMap<String, u32>)>,
 }
 
-impl List {
+impl ListReader {
     fn add(&mut self, row: &csv::StringRecord) -> Result<(), String> {
         let number = |at: usize| {
             row[at].parse::<u64>().map_err(|_| format!("the {} `{}` is not a whole number", HEADER[at], &row[at]))
@@ -97,6 +116,9 @@ impl List {
             "e" => Operation::EmptyCache,
             other => return Err(format!("unknown request `{other}`: it must be `a`, `f` or `e`")),
         };
+        if let (Some((calls, numbers)), "a" | "f") = (&mut self.sites, &row[0]) {
+            calls.add(&row[4], &row[0] == "a", numbers);
+        }
         self.program.operations.push(operation);
         Ok(())
     }
@@ -110,7 +132,8 @@ mod tests {
     fn blocks_become_slots_that_are_used_again() {
         let text = b"request,block,size,stream\na,7,1000,0\na,8,2000,3\nf,7,,\ne,,,\na,9,5,0\n";
         assert!(is_list(text));
-        let program = read(Path::new("r.csv"), text).expect("a list");
+        let List { program, calls } = read(Path::new("r.csv"), text).expect("a list");
+        assert_eq!(calls, None);
         let malloc = |bytes, stream, slot| Operation::Malloc { bytes, stream: StreamId(stream), slot };
         let wanted = [
             malloc(1000, 0, 0),
@@ -136,6 +159,9 @@ mod tests {
             assert!(error.starts_with(what), "{error}");
         }
         let error = read(Path::new("r.csv"), b"request,size\n").expect_err("another header").to_string();
-        assert_eq!(error, "r.csv:1: the first line of a list of requests is `request,block,size,stream`");
+        assert_eq!(
+            error,
+            "r.csv:1: the first line of a list of requests is `request,block,size,stream` or `request,block,size,stream,site`"
+        );
     }
 }

@@ -69,7 +69,16 @@ impl Trace {
     /// # Errors
     /// The first mistake in the file, or in the `NAME.expected.json.gz` next to the file.
     pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
-        let mut traces = Self::parse(file, open::decompressed(file)?)?;
+        Self::load_with_snapshot(file).map(|(traces, _)| traces)
+    }
+
+    /// Reads every record of a file like [`load`](Self::load), with the snapshot that they are
+    /// from, which has the stacks.
+    ///
+    /// # Errors
+    /// As for `load`.
+    pub fn load_with_snapshot(file: &Path) -> Result<(Vec<Self>, Option<cachalot_snapshot::Snapshot>), BadInput> {
+        let (mut traces, snapshot) = Self::parse(file, open::decompressed(file)?)?;
         // A file next to the record has more data than the record: limit, statistics, and the
         // configuration of a `.csv`.
         if let Some(expected) = expected::beside(file, &base_name(file))? {
@@ -78,7 +87,7 @@ impl Trace {
             }
         }
         traces.iter_mut().try_for_each(Self::complete)?;
-        Ok(traces)
+        Ok((traces, snapshot))
     }
 
     /// Reads every record from the bytes of a file, without a second file.
@@ -91,7 +100,7 @@ impl Trace {
 
     /// Reads every record from the decompressed content of a file, without a second file.
     pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
-        let mut traces = Self::parse(file, content)?;
+        let (mut traces, _) = Self::parse(file, content)?;
         traces.iter_mut().try_for_each(Self::complete)?;
         Ok(traces)
     }
@@ -183,9 +192,12 @@ impl Trace {
         Ok(())
     }
 
-    /// Reads every record from the decompressed content of a file. Does not check for
-    /// contradictions between events.
-    fn parse(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
+    /// Reads every record from the decompressed content of a file, with the snapshot that they are
+    /// from, if it is the only one. Does not check for contradictions between events.
+    fn parse(
+        file: &Path,
+        content: Box<dyn BufRead + '_>,
+    ) -> Result<(Vec<Self>, Option<cachalot_snapshot::Snapshot>), BadInput> {
         let Opened { kind, reader } = open::recognise(file, content)?;
         if kind == Kind::Timeline {
             return Err(BadInput::whole(file, timeline::described(reader)));
@@ -194,14 +206,15 @@ impl Trace {
             return Err(BadInput::whole(file, what));
         }
         let name = base_name(file);
-        Ok(match kind {
-            Kind::Snapshot => snapshot::read(file, &name, reader)?,
+        let traces = match kind {
+            Kind::Snapshot => return snapshot::read(file, &name, reader),
             Kind::Profile => profile::read(file, &name, reader)?,
             Kind::Rmm => {
                 vec![Self::of_calls(file, name, 0, rmm::read(file, reader)?)]
             }
             _ => vec![Self::of(file, name, 0, csv_record::read(file, reader)?)],
-        })
+        };
+        Ok((traces, None))
     }
 
     /// Creates a record of calls.

@@ -149,16 +149,22 @@ fn adds_up<'s>(segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>) -
     sizes.map(u128::from).sum::<u128>() < 1 << 63
 }
 
-/// Reads a record for every device with events of every snapshot.
-pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
+/// Reads a record for every device with events of every snapshot, and the snapshot if it is the
+/// only one.
+pub(super) fn read(
+    file: &Path,
+    name: &str,
+    reader: Box<dyn BufRead + '_>,
+) -> Result<(Vec<Trace>, Option<Snapshot>), BadInput> {
+    let snapshots = parse(file, reader)?;
     let mut all = Vec::new();
-    for (rank, snapshot) in parse(file, reader)? {
-        let name = ranked(name, &rank);
-        for (_, trace) in each(file, &name, &snapshot) {
+    for (rank, snapshot) in &snapshots {
+        let name = ranked(name, rank);
+        for (_, trace) in each(file, &name, snapshot) {
             all.push(trace?);
         }
     }
-    with_events(file, all)
+    Ok((with_events(file, all)?, only(file, snapshots).ok()))
 }
 
 /// Returns a record for every device with events.

@@ -1,17 +1,21 @@
 //! `cachalot predict`: the memory of a program before it runs.
 
+pub(crate) mod script;
+mod sentence;
+
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, DIFFERENT, SCHEMA, bytes};
 use cachalot_core::Config;
 use cachalot_core::config::PLANNED;
 use cachalot_replay::compare::{self, Configuration, Contender, policy_named};
-use cachalot_replay::predict::{self, Prediction, Scaled};
+use cachalot_replay::predict::{self, Calls, Growth, List, Prediction, Scaled, Untold};
 use cachalot_replay::program::{LeftOut, Program};
 use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use rayon::prelude::*;
+use sentence::LargestBatch;
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,23 +24,29 @@ use std::process::ExitCode;
 const LONG_ABOUT: &str = "\
 Predict the peak of reserved memory before anything runs
 
-A FILE is a record, as for `compare`, or a list of requests: CSV with the header
-`request,block,size,stream`, with `a` for a request, `f` for a free, and `e` for
-a call that empties the cache. `python -m cachalot_gpu.predict script.py` writes
-such a list on a machine without a GPU, and predicts it. The program runs with
-its recorded settings and calls, and under every policy except `planned`, which
-needs a program that announces its iterations. It continues after a request that
-runs out of memory. With the recorded batch and limit, the first row is the
-recording itself. Under a limit, the first line says whether the program fits.
+A FILE is a record, as for `compare`, a list of requests, or a training script.
 
---batch-scale 2 doubles the batch. With one record, a rule decides which sizes
-grow. A block that is alive at the end of the record, or for half of the record,
-keeps its size: weights, optimizer state. A block with the size of such a block,
-or half or twice that size, keeps its size, too: gradients, temporaries of the
-optimizer, casts of weights. Everything else grows. The record must contain
-several whole steps, and end between two or with the program. With --beside, a
-record of the same program at --beside-scale times the batch, every size is on
-the line through its two recorded sizes.
+A script that ends in .py runs on a machine without a GPU, as on an H100: see
+`python -m cachalot_gpu.predict --help` for its options, which come before the
+script; what comes after it are the script's arguments. It needs the Python
+package and PyTorch. A list of requests is CSV with the header
+`request,block,size,stream`, with `a` for a request, `f` for a free, and `e` for
+a call that empties the cache.
+
+A program runs with its recorded settings and calls, and under every policy but
+`planned`, for which a program announces its iterations. It goes on after a
+request that runs out of memory. With the recorded batch and limit, the first
+row is the recording itself. Under a limit, the first sentence tells whether the
+program fits, what it needs, and the largest batch that fits.
+
+--batch-scale 2 doubles the batch. A record of two steps or more tells which
+sizes grow. Blocks that outlive a step stay: weights, optimizer state. In a
+step, the requests of the optimizer and the gradients of weights stay, which the
+stacks tell. Everything else grows. Without stacks, sizes decide: a block of the
+size of one that outlives a step, of half or twice that size, stays. A record
+that does not tell is refused. With --beside, a record of the same program at
+--beside-scale times the batch, every size is on the line through its two
+recorded sizes.
 
 peak allocated  bytes of all blocks, with the rounding of the policy
 peak reserved   bytes held from the device; a contender that fails has no peak
@@ -49,17 +59,20 @@ allocator are left out.
 --json prints a line with an object for each record and contender, with schema,
 file, record, is_recorded, tells_config, policy, config, batch_scale,
 scaled_requests, fixed_requests, limit_bytes, peak_allocated_bytes,
-peak_reserved_bytes, ooms, largest_failed_bytes, first_failed_request.
+peak_reserved_bytes, ooms, largest_failed_bytes, first_failed_request,
+needs_bytes, growing_percent, largest_batch_scale.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
-call for another reason than lack of memory. With --fail-on-oom, the status is
-also 1 if a contender of --policy or --config runs out of memory; without both
-options, if the first row does.";
+call for another reason than lack of memory. A script that does not fit exits
+with 1, and one that stopped before its end with 3. With --fail-on-oom, the
+status is also 1 if a contender of --policy or --config runs out of memory;
+without both options, if the first row does.";
 
 const EXAMPLES: &str = "\
 Examples:
   cachalot predict --batch-scale 2 snapshot.pickle
   cachalot predict --batch-scale 4 --limit 80GiB --policy caching snapshot.pickle
+  cachalot predict --gpu A100-40 train.py --batch-size 16
   cachalot predict --batch-scale 8 --beside b2.csv.gz --beside-scale 2 b1.csv.gz";
 
 /// The columns.
@@ -86,6 +99,12 @@ pub(crate) struct PredictArgs {
     /// The batch of --beside as a multiple of the recorded batch
     #[arg(long, value_name = "FACTOR", requires = "beside", value_parser = factor)]
     beside_scale: Option<f64>,
+    /// The recorded batch, so that the largest batch is told as a number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    batch: Option<u64>,
+    /// The name of the GPU that has the limit, for the first sentence
+    #[arg(long, value_name = "NAME", requires = "limit")]
+    device: Option<String>,
     /// The policies, separated by commas; all but `planned` without this
     #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy)]
     policies: Vec<&'static str>,
@@ -121,7 +140,11 @@ struct Named {
     file: String,
     name: String,
     program: Program,
+    /// Where the program made its calls, if the file says.
+    calls: Option<Calls>,
     limit: Option<u64>,
+    /// Whether the file is a list of requests.
+    is_list: bool,
     /// The facts about the recording. `None` for a list of requests.
     record: Option<PredictRecord>,
 }
@@ -137,6 +160,10 @@ struct PredictRecord {
 struct Predicted {
     named: Named,
     scaled: Scaled,
+    /// The part of the bytes at the peak that grows with the batch in percent, if the record tells.
+    growing_percent: Option<f64>,
+    /// The largest batch that fits into the limit. `None` without a limit.
+    largest: Option<LargestBatch>,
     contenders: Vec<Contender>,
     /// Whether each contender was named.
     is_named: Vec<bool>,
@@ -164,6 +191,9 @@ struct PredictLine<'a> {
     limit_bytes: Option<u64>,
     #[serde(flatten)]
     prediction: Prediction,
+    needs_bytes: Option<u64>,
+    growing_percent: Option<f64>,
+    largest_batch_scale: Option<f64>,
 }
 
 /// Parses a multiple.
@@ -227,43 +257,78 @@ fn contenders(args: &PredictArgs) -> Result<Vec<Contender>, String> {
 fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Result<Vec<Predicted>, ReplayError> {
     let others = args.beside.as_ref().map(|beside| load(beside, args)).transpose()?;
     let programs = load(file, args)?.into_iter().enumerate();
-    let predict = |(number, mut named): (usize, Named)| {
-        let input = |file: &Path, what: String| ReplayError::Input(BadInput::whole(file, what));
-        let scaled;
-        (named.program, scaled) = match (&others, args.beside_scale, &args.beside) {
+    let predict = |(number, named): (usize, Named)| {
+        let growth = match (&others, args.beside_scale, &args.beside) {
             (Some(others), Some(other_scale), Some(beside)) => {
-                let other = others.get(number).ok_or_else(|| input(beside, "there are fewer devices".to_owned()))?;
-                predict::by_records(&named.program, &other.program, other_scale, args.batch_scale)
-                    .map_err(|what| input(beside, what))?
+                let input = |what: String| ReplayError::Input(BadInput::whole(beside, what));
+                let other = others.get(number).ok_or_else(|| input("there are fewer devices".to_owned()))?;
+                Ok(Growth::of_records(&named.program, &other.program, other_scale).map_err(input)?)
             }
-            _ => predict::by_rule(&named.program, args.batch_scale),
+            _ => Growth::of_record(&named.program, named.calls.as_ref()),
         };
-        let (contenders, is_named) = own_contenders(&named, args, contenders);
-        let predictions = contenders.par_iter().map(|contender| {
-            predict::predict(&named.program, &predict::settings(contender.config(), named.limit)).map_err(|error| {
-                let what = format!("{} refused a call: {error}", title(contender));
-                ReplayError::Refused(BadInput::whole(file, what))
-            })
-        });
-        let mut predictions: Vec<Prediction> = predictions.collect::<Result<_, _>>()?;
-        let is_same = (args.batch_scale - 1.0).abs() < f64::EPSILON && !args.ignore_empty_cache;
-        let record = named.record.as_ref().filter(|record| is_same && record.recorded.limit_bytes == named.limit);
-        let is_recorded = record.is_some();
-        if let Some(record) = record {
-            predictions[0].peak_reserved_bytes = record.recorded.peak_reserved_bytes;
-            predictions[0].ooms = record.recorded.ooms;
-            predictions[0].largest_failed_bytes = record.recorded.largest_failed_bytes;
-        }
-        let needs = match named.limit {
-            Some(_) if predictions[0].ooms > 0 => {
-                let unlimited = predict::settings(contenders[0].config(), None);
-                predict::predict(&named.program, &unlimited).ok().map(|free| free.peak_reserved_bytes)
-            }
-            _ => None,
-        };
-        Ok(Predicted { named, scaled, contenders, is_named, is_recorded, predictions, needs })
+        predict_program(file, args, contenders, named, &growth)
     };
     programs.map(predict).collect()
+}
+
+/// Predicts a program.
+fn predict_program(
+    file: &Path,
+    args: &PredictArgs,
+    contenders: &[Contender],
+    mut named: Named,
+    growth: &Result<Growth, Untold>,
+) -> Result<Predicted, ReplayError> {
+    let is_same = (args.batch_scale - 1.0).abs() < f64::EPSILON;
+    let recorded = named.program.clone();
+    let scaled;
+    (named.program, scaled) = match growth {
+        _ if is_same => (recorded.clone(), Scaled::none(&recorded)),
+        Ok(growth) => growth.scaled(&recorded, args.batch_scale),
+        Err(why) => {
+            let what = format!(
+                "the record does not tell what grows with the batch: {why}. Record two equal steps or more, with stacks \
+                 and from the start of the program, or give another record by --beside"
+            );
+            return Err(ReplayError::Input(BadInput::whole(file, what)));
+        }
+    };
+    let (contenders, is_named) = own_contenders(&named, args, contenders);
+    let refused = |contender: &Contender, error: cachalot_core::Error| {
+        ReplayError::Refused(BadInput::whole(file, format!("{} refused a call: {error}", title(contender))))
+    };
+    let predictions = contenders.par_iter().map(|contender| {
+        predict::predict(&named.program, &predict::settings(contender.config(), named.limit))
+            .map_err(|error| refused(contender, error))
+    });
+    let mut predictions: Vec<Prediction> = predictions.collect::<Result<_, _>>()?;
+    let is_unchanged = is_same && !args.ignore_empty_cache;
+    let record = named.record.as_ref().filter(|record| is_unchanged && record.recorded.limit_bytes == named.limit);
+    let is_recorded = record.is_some();
+    if let Some(record) = record {
+        predictions[0].peak_reserved_bytes = record.recorded.peak_reserved_bytes;
+        predictions[0].ooms = record.recorded.ooms;
+        predictions[0].largest_failed_bytes = record.recorded.largest_failed_bytes;
+    }
+    let first = |limit| predict::settings(contenders[0].config(), limit);
+    let needs = match named.limit {
+        Some(_) if predictions[0].ooms > 0 => {
+            predict::predict(&named.program, &first(None)).ok().map(|free| free.peak_reserved_bytes)
+        }
+        _ => None,
+    };
+    let largest = named.limit.map(|limit| match growth {
+        Ok(growth) => match predict::largest_scale(&recorded, growth, &first(Some(limit))) {
+            Ok(Some(scale)) => Ok(LargestBatch::Scale(scale)),
+            Ok(None) => Ok(LargestBatch::None),
+            Err(error) => Err(refused(&contenders[0], error)),
+        },
+        Err(why) => Ok(LargestBatch::Untold(why.to_string())),
+    });
+    let largest = largest.transpose()?;
+    let percent = |growth: &Growth| growth.growing_bytes as f64 * 100.0 / growth.peak_bytes.max(1) as f64;
+    let growing_percent = growth.as_ref().ok().map(percent);
+    Ok(Predicted { named, scaled, growing_percent, largest, contenders, is_named, is_recorded, predictions, needs })
 }
 
 /// Returns the contenders for a program, and whether each was named: the recorded settings first,
@@ -288,25 +353,6 @@ impl Predicted {
         self.predictions.iter().zip(&self.is_named).any(|(prediction, is_named)| *is_named && prediction.ooms > 0)
     }
 
-    /// Returns whether the program fits into its limit, in words. `None` without a limit.
-    fn fits(&self) -> Option<String> {
-        let limit = bytes::show(self.named.limit?);
-        let (first, whom) = (&self.predictions[0], self.title(0));
-        if first.ooms == 0 {
-            let peak = bytes::show(first.peak_reserved_bytes);
-            return Some(format!("Fits into {limit} with {whom}: {peak} reserved at the peak."));
-        }
-        let failed = bytes::plural(first.ooms, "request");
-        let verb = if first.ooms == 1 { "fails" } else { "fail" };
-        let mut text = format!("Does not fit into {limit} with {whom}: {failed} {verb}");
-        if let Some(needs) = self.needs {
-            text = format!("{text}, and it needs {}", bytes::show(needs));
-        }
-        let fitting = (1..self.predictions.len()).find(|&at| self.predictions[at].ooms == 0);
-        let instead = fitting.map(|at| format!("; {} fits", self.title(at)));
-        Some(text + &instead.unwrap_or_default() + ".")
-    }
-
     /// Returns the name of a contender.
     fn title(&self, number: usize) -> String {
         let whose = match (number, &self.named.record, self.is_recorded) {
@@ -327,21 +373,23 @@ fn title(contender: &Contender) -> String {
 /// Reads the programs of a record, or of a list of requests.
 fn load(file: &Path, args: &PredictArgs) -> Result<Vec<Named>, ReplayError> {
     let shown = file.display().to_string();
-    if let Some(program) = predict::load(file).map_err(ReplayError::Input)? {
+    if let Some(List { program, calls }) = predict::load(file).map_err(ReplayError::Input)? {
         let name = cachalot_replay::trace::base_name(file);
-        return Ok(vec![Named { file: shown, name, program, limit: args.limit, record: None }]);
+        return Ok(vec![Named { file: shown, name, program, calls, limit: args.limit, is_list: true, record: None }]);
     }
+    let (traces, snapshot) = Trace::load_with_snapshot(file).map_err(ReplayError::Input)?;
     let named = |trace: &Trace| {
         super::announce_start(trace, "every contender but the recording is first asked for them, by address");
         let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
         let program = replay::program(trace)?.without(left_out);
+        let calls = snapshot.as_ref().and_then(|snapshot| Calls::of(trace, snapshot));
         let recorded = RecordedPeaks::of(trace);
         let limit = args.limit.or(recorded.limit_bytes);
         let (config, tells_config) = (replay::recorded_config(trace)?, trace.tells_config());
         let record = Some(PredictRecord { config, tells_config, recorded });
-        Ok(Named { file: shown.clone(), name: trace.name.clone(), program, limit, record })
+        Ok(Named { file: shown.clone(), name: trace.name.clone(), program, calls, limit, is_list: false, record })
     };
-    Trace::load(file).map_err(ReplayError::Input)?.iter().map(named).collect()
+    traces.iter().map(named).collect()
 }
 
 fn lines(predicted: &Predicted, args: &PredictArgs) -> io::Result<String> {
@@ -361,6 +409,12 @@ fn lines(predicted: &Predicted, args: &PredictArgs) -> io::Result<String> {
             fixed_requests: predicted.scaled.fixed,
             limit_bytes: named.limit,
             prediction,
+            needs_bytes: if number == 0 { predicted.needs } else { None },
+            growing_percent: predicted.growing_percent,
+            largest_batch_scale: match predicted.largest {
+                Some(LargestBatch::Scale(scale)) => Some(scale),
+                _ => None,
+            },
         };
         serde_json::to_string(&line).map_err(io::Error::from)
     });
@@ -375,6 +429,9 @@ fn text(predicted: &Predicted, args: &PredictArgs) -> String {
     if (args.batch_scale - 1.0).abs() > f64::EPSILON {
         let scaled = bytes::grouped(scaled.requests);
         head = format!("{head}, of which {scaled} grow with {} times the batch", args.batch_scale);
+        if let Some(percent) = predicted.growing_percent {
+            head = format!("{head}: {percent:.0} % of the bytes at the peak");
+        }
     }
     if let Some(limit) = named.limit {
         head = format!("{head}, limit {}", bytes::show(limit));
@@ -386,7 +443,10 @@ fn text(predicted: &Predicted, args: &PredictArgs) -> String {
         head.push_str("; the record does not contain its settings, so the defaults are assumed");
     }
     let mut head = args.look.fold(&head, 2);
-    if let Some(fits) = predicted.fits() {
+    if let Some(why) = predicted.untold() {
+        head = format!("{head}\n{}", args.look.fold(&why, 2));
+    }
+    if let Some(fits) = predicted.fits(args) {
         head = format!("{}\n{head}", args.look.fold(&fits, 2));
     }
     let mut table = Table::new(&COLUMNS);
