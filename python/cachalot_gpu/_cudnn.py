@@ -173,6 +173,7 @@ class Library:
         library.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(library.cudnnGetVersion())
         self._known: dict[Convolution, int | None] = {}
+        self._tried: dict[Convolution, int] = {}
         self._compute = gpu.get("deviceVer")
         text = json.dumps(gpu).encode()
         self._gpu = self._make(_PROPERTIES)
@@ -189,20 +190,35 @@ class Library:
                 self._known[convolution] = None
         return self._known[convolution]
 
+    def trials(self, convolution: Convolution) -> int:
+        """Returns the bytes of the workspace in which PyTorch tries all engines for a convolution,
+        under ``torch.backends.cudnn.benchmark``: the largest of any."""
+        if convolution not in self._tried:
+            try:
+                sizes = self._workspaces(convolution, (_INSTANT,))
+                self._tried[convolution] = max(sizes, default=0)
+            except Refused:
+                self._tried[convolution] = 0
+        return self._tried[convolution]
+
     def _workspace(self, convolution: Convolution) -> int | None:
         """Asks for the engines in the order in which PyTorch tries them, and returns the workspace
         of the first that PyTorch does not leave out."""
+        return next(self._workspaces(convolution, (_INSTANT, _FALLBACK)), None)
+
+    def _workspaces(self, convolution: Convolution, modes: tuple[int, ...]) -> Iterator[int]:
+        """Returns the workspaces of all engines that PyTorch does not leave out, in the order in
+        which it tries them."""
         made: list[ctypes.c_void_p] = []
         try:
             graph = self._graph(convolution, made)
-            for mode in (_INSTANT, _FALLBACK):
+            for mode in modes:
                 for config in self._configs(graph, mode, made):
                     if self._is_left_out(config, convolution, made):
                         continue
                     size = self._bytes(config, made)
                     if size is not None:
-                        return max(0, size + self._segments(config, convolution, made))
-            return None
+                        yield max(0, size + self._segments(config, convolution, made))
         finally:
             for descriptor in reversed(made):
                 self._library.cudnnBackendDestroyDescriptor(descriptor)

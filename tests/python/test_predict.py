@@ -17,7 +17,7 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(1536, 2048, bias=False), torch.nn.Linear(2048, 3072, bias=False)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(2):
+for _ in range(3):
     optimizer.zero_grad()
     loss = model(torch.randn(1024, 1536, device="cuda")).square().mean()
     loss.backward()
@@ -59,12 +59,66 @@ def main():
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() > 1536 * 10 * 4 * 3, "weights, and two states of the optimizer"
-    print(torch.cuda.memory_summary(), y.tolist(), loss.detach().cpu().numpy())
-    torch.save(model.state_dict(), "/nonexistent/checkpoint.pt")
+    print(torch.cuda.memory_summary(), loss.detach().cpu().numpy(), f"{loss:.1f}")
+    # The host's small tensors have values.
+    assert sorted(set(y.tolist())) != [1], y
+    torch.save({"model": model.state_dict(), "epoch": 3}, "/nonexistent/checkpoint.pt")
+    kept = torch.load("/nonexistent/checkpoint.pt", map_location=device)
+    model.load_state_dict(kept["model"])
+    assert kept["epoch"] == 3 and kept["model"]["weight"].device.type == "cuda"
     return 0
 
 
 sys.exit(main())
+"""
+
+# What else scripts begin with: arguments, workers, a compiled model, generators, counters as tensors.
+COMMON = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=1)
+args = parser.parse_args()
+
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, at):
+        return torch.rand(3, 8, 8), at % 10
+
+
+def main():
+    assert torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+    torch.cuda.set_device(0)
+    device = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else "cuda"
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    assert isinstance(generator, torch.Generator)
+    noise = torch.randn(8, device="cuda", generator=generator)
+    # A counter of a batch norm is moved, and a tensor is made on the device from a number.
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(10))
+    net(torch.zeros(2, 3, 8, 8))
+    net = torch.nn.DataParallel(net.to(device))
+    total = torch.tensor(0.0, device=device)
+    net = torch.compile(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(Images(), args.batch_size, num_workers=3, pin_memory=True, persistent_workers=True)
+    for epoch in range(1000):
+        for images, labels in loader:
+            loss = torch.nn.functional.cross_entropy(net(images.to(device)), labels.to(device))
+            assert torch.isfinite(loss)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        print(f"epoch {epoch}: {total.item():.2f} of {labels.max().item()}")
+    raise AssertionError("a prediction ends before")
+
+
+if __name__ == "__main__":
+    main()
 """
 
 MIB = 1 << 20
@@ -229,12 +283,12 @@ class Predictions(unittest.TestCase):
         self.assertIn("\n* the CUDA context", done.stdout)
         self.assertRegex(done.stdout, r"Left out:\n\* .*workspaces of convolutions")
 
-    def predicted(self, text, *options):
+    def predicted(self, text, *options, arguments=()):
         """Predicts a script, and returns the finished command."""
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "train.py"
             script.write_text(text)
-            command = [sys.executable, "-m", "cachalot_gpu.predict", *options, str(script)]
+            command = [sys.executable, "-m", "cachalot_gpu.predict", *options, str(script), *arguments]
             return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def test_a_loop_finds_a_gpu_and_its_prints_are_no_results(self):
@@ -245,12 +299,57 @@ class Predictions(unittest.TestCase):
         self.assertGreater(line["peak_allocated_bytes"], 1536 * 10 * 4 * 4)
         self.assertIn(f"NVIDIA H100 80GB HBM3 (9, 0) {16 << 30}\n", done.stderr)
 
+    def test_common_scripts_run(self):
+        """Arguments, workers, compiled models; loaders and epochs end when more need no more memory."""
+        done = self.predicted(COMMON, "--policy=caching", "--steps=4", arguments=("--batch-size", "32"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for note in [
+            "note at train.py:30: torch.compile is left out",
+            "note at train.py:34: a loader ends after 4 batches",
+            "the value of a tensor is asked for, and a prediction has none: it is taken to be 1",
+            "train.py was ended after 12 steps of its optimizer, of which the last 4 needed no more memory",
+        ]:
+            self.assertEqual(done.stderr.count(note), 1, (note, done.stderr))
+        self.assertRegex(done.stdout, r"^Fits into NVIDIA H100 80GB HBM3 \(79.10 GiB\) with caching: [0-9.]+ MiB reserved at the peak")
+
+    def test_another_gpu_answers(self):
+        """The name, the memory and the capability are those of `--gpu`."""
+        script = "import torch\nx = torch.ones(1 << 22, device='cuda')\nprint(torch.cuda.get_device_properties(0))\n"
+        script += "assert torch.cuda.get_device_capability() == (7, 5) and not torch.cuda.is_bf16_supported()\n"
+        done = self.predicted(script, "--gpu=T4", "--json", "--policy=caching")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("name='Tesla T4', major=7, minor=5", done.stderr)
+        self.assertEqual(json.loads(done.stdout)["limit_bytes"], 14848 * MIB)
+
+    def test_all_engines_are_tried_for_a_convolution(self):
+        """`torch.backends.cudnn.benchmark` needs the largest workspace of any engine, once."""
+        import torch
+        from cachalot_gpu import _cudnn, predict
+
+        if _cudnn.installed() is None:
+            self.skipTest("cuDNN is not installed")
+
+        def step():
+            data = torch.empty(32, 3, 224, 224, device="cuda")
+            for _ in range(2):
+                torch.nn.functional.conv2d(data, torch.empty(64, 3, 7, 7, device="cuda"))
+
+        sizes = [size for kind, _, size in predict.record(step).events if kind == "a"]
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            tried = [size for kind, _, size in predict.record(step).events if kind == "a"]
+        self.assertEqual(len(tried), len(sizes) + 1)
+        self.assertGreaterEqual(max(set(tried) - set(sizes), default=0) or max(sizes), max(sizes))
+
     def test_a_limit_is_answered_in_words(self):
-        """The first line tells whether the script fits, and no peak is told of what fails."""
+        """The first sentence tells whether the script fits, and no peak is told of what fails."""
+        known = self.predicted(SCRIPT, "--policy=caching", "--limit=2G", "--batch=1024")
+        self.assertRegex(known.stdout, r"reserved at the peak; the largest batch is [1-9][0-9]*,[0-9]+\.\n")
         fits = self.predicted(SCRIPT, "--policy=caching", "--limit=8G")
-        self.assertRegex(fits.stdout, r"^Fits into 8.00 GiB with caching: .* reserved at the peak")
+        self.assertEqual(fits.returncode, 0)
+        self.assertRegex(fits.stdout, r"^Fits into 8.00 GiB with caching: [0-9.]+ MiB reserved at the peak; the largest batch is")
         fails = self.predicted(SCRIPT, "--policy=caching", "--limit=100M")
-        self.assertRegex(fails.stdout, r"^Does not fit into 100.00 MiB with caching: .* and it needs [0-9.]+ MiB")
+        self.assertEqual(fails.returncode, 1)
+        self.assertRegex(fails.stdout, r"^Does not fit into 100.00 MiB with caching: needs [0-9.]+ MiB")
         self.assertRegex(fails.stdout, r"\ncaching +– +– ")
 
     def test_a_script_that_stops_is_predicted_up_to_there(self):
@@ -262,9 +361,11 @@ class Predictions(unittest.TestCase):
             ("import sys; sys.exit(3)\n", r"train.py ended with sys.exit\(3\)\n"),
         ]:
             done = self.predicted(begin + end, "--policy=caching")
-            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.returncode, 3, done.stderr)
             self.assertRegex(done.stderr, why)
             self.assertRegex(done.stdout, r"\ncaching +\d")
+        # What does not fit before the end does not fit at all.
+        self.assertEqual(self.predicted(begin + end, "--policy=caching", "--limit=2M").returncode, 1)
 
     def test_a_script_without_the_device_is_an_error(self):
         """0 B would be no answer."""
@@ -275,7 +376,7 @@ class Predictions(unittest.TestCase):
     def test_mistakes_are_told_before_the_script_runs(self):
         """Options, and scripts that are not there."""
         never = "raise SystemExit('the script ran')\n"
-        for option, why in [("--limit=6X", "`6X` is not"), ("--policy=none", "none"), ("--config=a:b", "a")]:
+        for option, why in [("--limit=6X", "`6X` is not"), ("--policy=none", "none"), ("--config=a:b", "a"), ("--gpu=X1", "invalid choice: 'X1'")]:
             done = self.predicted(never, option)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(why, done.stderr)

@@ -28,14 +28,15 @@ Step = tuple[str, Any]
 at once. ``("copy", size)``: a buffer is requested, and freed when the operation ends."""
 
 
-def steps(func: Any, args: Any, outcome: Any) -> Iterator[Step]:
-    """Returns the requests of a convolution on a GPU, in order."""
+def steps(func: Any, args: Any, outcome: Any, tried: set[Any]) -> Iterator[Step]:
+    """Returns the requests of a convolution on a GPU, in order. ``tried`` are the convolutions for
+    which ``torch.backends.cudnn.benchmark`` has tried all engines."""
     if func is FORWARD:
         x, w, _, stride, padding, dilation, transposed, _, groups = args
-        yield from _forward(_Call(x, w, stride, padding, dilation, transposed, groups), outcome)
+        yield from _forward(_Call(x, w, stride, padding, dilation, transposed, groups, tried), outcome)
     else:
         y, x, w, _, stride, padding, dilation, transposed, _, groups, mask = args
-        call = _Call(x, w, stride, padding, dilation, transposed, groups)
+        call = _Call(x, w, stride, padding, dilation, transposed, groups, tried)
         yield from _backward(call, y, outcome, mask)
 
 
@@ -43,8 +44,18 @@ class _Call:
     """The operands of a convolution. A line of one dimension is a picture with one row, as in
     PyTorch."""
 
-    def __init__(self, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int) -> None:
-        self.transposed, self.groups = transposed, groups
+    def __init__(
+        self,
+        x: Any,
+        w: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        transposed: bool,
+        groups: int,
+        tried: set[Any],
+    ) -> None:
+        self.transposed, self.groups, self._tried = transposed, groups, tried
         self.x, self.w = _picture(x), _picture(w)
         spatial = self.x.dim() - 2
         self.stride, self.dilation = _each(stride, spatial, 1), _each(dilation, spatial, 1)
@@ -64,12 +75,12 @@ class _Call:
         depthwise = channels == self.groups > 1 and self.w.shape[0] % channels == 0 and not self.transposed
         return not depthwise or self.format != torch.contiguous_format or self.x.dtype == torch.float16
 
-    def workspace(self, operation: int, output: Any) -> int:
-        """Returns the workspace of an operation, of which ``output`` is the output or its
-        gradient."""
+    def workspaces(self, operation: int, output: Any) -> Iterator[Step]:
+        """Returns the workspace of an operation, of which ``output`` is the output or its gradient,
+        after that of the trials."""
         library = _cudnn.installed()
         if library is None or not self.uses_cudnn():
-            return 0
+            return
         # cuDNN sees a transposed convolution as the gradient of a convolution.
         x, y = (output, self.x) if self.transposed else (self.x, output)
         convolution = _cudnn.Convolution(
@@ -83,8 +94,11 @@ class _Call:
             torch.backends.cudnn.allow_tf32,
             torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
         )
+        if torch.backends.cudnn.benchmark and convolution not in self._tried:
+            self._tried.add(convolution)
+            yield "bytes", library.trials(convolution)
         size = _product(convolution)
-        return (library.workspace(convolution) or 0) if size is None else size
+        yield "bytes", (library.workspace(convolution) or 0) if size is None else size
 
     def copies(self, *tensors: Any) -> Iterator[Step]:
         """Returns the copies of operands that are not in the memory format of the convolution."""
@@ -112,7 +126,7 @@ def _forward(call: _Call, output: Any) -> Iterator[Step]:
     yield from call.copies(call.x, call.w)
     yield "output", output
     operation = _cudnn.BACKWARD_DATA if call.transposed else _cudnn.FORWARD
-    yield "bytes", call.workspace(operation, _picture(output))
+    yield from call.workspaces(operation, _picture(output))
 
 
 def _backward(call: _Call, gradient: Any, outputs: Any, mask: Any) -> Iterator[Step]:
@@ -125,7 +139,7 @@ def _backward(call: _Call, gradient: Any, outputs: Any, mask: Any) -> Iterator[S
         if wanted:
             yield "output", output
             if operation is not None:
-                yield "bytes", call.workspace(operation, y)
+                yield from call.workspaces(operation, y)
 
 
 def _product(convolution: _cudnn.Convolution) -> int | None:

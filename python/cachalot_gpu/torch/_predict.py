@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import subprocess
+import sys
 import tempfile
 import threading
 import weakref
@@ -23,8 +24,10 @@ from torch.utils._pytree import tree_iter
 from .. import _cudnn, _no_gpu
 from .._files import command_path
 from ..errors import CachalotError
-from . import _convolutions
-from ._on_a_gpu import PROCESSORS, on_a_gpu
+from . import _convolutions, _host_values
+from ._gpus import GPUS, USUAL, Gpu
+from ._lines import own_line
+from ._on_a_gpu import on_a_gpu
 
 LEFT_OUT = (
     "the CUDA context and the code of libraries (some hundred MiB, outside of the allocator)",
@@ -43,13 +46,6 @@ def left_out() -> tuple[str, ...]:
     used = f"those of cuDNN {_cudnn.named(library.version)} on an H100"
     return (f"another version of cuDNN or another GPU: workspaces of convolutions are {used}", *LEFT_OUT)
 
-
-HOPPER_WORKSPACE = 32 << 20
-"""The workspace that PyTorch gives to each handle of cuBLAS on compute capability 9.0, in bytes.
-cuBLASLt shares it (PyTorch 2.7 and later)."""
-
-OTHER_WORKSPACE = (4096 * 2 + 16 * 8) << 10
-"""The workspace of a handle on every other GPU, in bytes."""
 
 _aten = torch.ops.aten
 
@@ -86,41 +82,88 @@ class Prediction:
 class Recorder(TorchDispatchMode):
     """Records requests and frees of the storages of fake CUDA tensors."""
 
-    def __init__(self, workspace_bytes: int = HOPPER_WORKSPACE) -> None:
+    def __init__(self, workspace_bytes: int | None = None, gpu: str = USUAL, most_steps: int = 0) -> None:
         super().__init__()
+        self.gpu: Gpu = GPUS[gpu]
+        """The GPU as which ``torch.cuda`` answers."""
         self.events: list[tuple[str, int, int]] = []
         """Requests ``("a", block, bytes)``, frees ``("f", block, 0)``, and calls that empty the
         cache ``("e", 0, 0)``, in order."""
+        self.sites: list[str] = []
+        """For each event, the part of a step and the operation, and for a request the line of the
+        script: ``forward aten.mm.default train.py:12``."""
         self.live_bytes = self.peak_bytes = 0
         """Bytes of all blocks, each rounded up to 512: now, and at the most since the program reset
         it."""
+        self.optimizing = self.steps = 0
+        """The number of optimizers that are inside ``step``, and of all steps so far."""
+        self.most_steps = most_steps
+        """Batches of a loader, and a third of the steps of optimizers, after which a script ends if
+        it needs no more memory. It runs to its end if this is 0."""
+        self.backward_requests = 0
+        """Requests of backward passes."""
+        self.batch: int | None = None
+        """The batch of the first loader that was iterated."""
         self._sizes: dict[int, int] = {}
-        self._workspace_bytes = workspace_bytes
+        self._workspace_bytes = self.gpu.workspace_bytes if workspace_bytes is None else workspace_bytes
         self._storages: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._handles: set[int] = set()
         self._lock = threading.RLock()
+        self._thread = threading.get_ident()
+        self._operation = ""
         self._blocks = 0
+        self._noted: set[str] = set()
+        self._tried: set[Any] = set()
+        self._highest_bytes = self._highest_step = 0
+
+    def is_enough(self) -> bool:
+        """Returns whether enough steps were made, of which the latest needed no more memory."""
+        settled = self.steps - self._highest_step >= self.most_steps
+        return 0 < 3 * self.most_steps <= self.steps and settled
+
+    def note(self, what: str) -> None:
+        """Prints, once, what a prediction does in another way than a GPU, with the line of the
+        script."""
+        if what not in self._noted:
+            self._noted.add(what)
+            line = own_line()
+            print(f"note{f' at {line}' if line else ''}: {what}", file=sys.stderr)
 
     def request(self, size: int) -> int:
         """Records a request, and returns the number of the block."""
         with self._lock:
             self._blocks += 1
-            self.events.append(("a", self._blocks, size))
+            part = self._part()
+            self.backward_requests += part == "backward"
+            self._add(("a", self._blocks, size), f"{part} {self._operation} {own_line() or ''}")
             self._sizes[self._blocks] = _rounded(size, 512)
             self.live_bytes += self._sizes[self._blocks]
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+            if self.live_bytes > self._highest_bytes:
+                self._highest_bytes, self._highest_step = self.live_bytes, self.steps
             return self._blocks
 
     def free(self, block: int) -> None:
         """Records a free."""
         with self._lock:
-            self.events.append(("f", block, 0))
+            self._add(("f", block, 0), self._part())
             self.live_bytes -= self._sizes.pop(block)
 
     def empty_cache(self) -> None:
         """Records a call of ``torch.cuda.empty_cache``."""
         with self._lock:
-            self.events.append(("e", 0, 0))
+            self._add(("e", 0, 0), self._part())
+
+    def _add(self, event: tuple[str, int, int], site: str) -> None:
+        self.events.append(event)
+        self.sites.append(site.strip())
+
+    def _part(self) -> str:
+        """Returns the part of a step that is running. PyTorch runs a backward pass on another
+        thread."""
+        if self.optimizing:
+            return "optimizer"
+        return "forward" if threading.get_ident() == self._thread else "backward"
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Records the storage of a tensor, unless it is known or empty, and its free when it
@@ -136,19 +179,25 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation on fake tensors, and records the new storages."""
+        kwargs = kwargs or {}
+        with_values = _host_values.run(func, args, kwargs)
+        if with_values is not None:
+            return with_values
+        self._operation = str(func)
         if func is _aten._local_scalar_dense.default:
             # The value is not known. A loss that is printed does not change the memory. A mask is
             # whole.
+            self.note("the value of a tensor is asked for, and a prediction has none: it is taken to be 1")
             kind = args[0].dtype
             if kind == torch.bool:
                 return getattr(args[0], "_cachalot_all", False)
             return 1.0 if kind.is_floating_point else 1
-        outcome = func(*args, **(kwargs or {}))
+        outcome = func(*args, **kwargs)
         if func is _aten.all.default:
             outcome._cachalot_all = True
         copies = [self.request(size) for size in _copies(func, args)]
         if func in (_convolutions.FORWARD, _convolutions.BACKWARD) and args[0].device.type == "cuda":
-            self._convolve(_convolutions.steps(func, args, outcome))
+            self._convolve(_convolutions.steps(func, args, outcome, self._tried))
         for value in tree_iter(outcome):
             if isinstance(value, torch.Tensor):
                 self.watch(value)
@@ -187,9 +236,10 @@ class Recorder(TorchDispatchMode):
 
     def lines(self) -> str:
         """Returns the events as a list of requests for ``cachalot predict``."""
-        forms = {"a": "a,{},{},0", "f": "f,{},,", "e": "e,,,"}
-        rows = [forms[kind].format(block, size) for kind, block, size in self.events]
-        return "\n".join(["request,block,size,stream", *rows, ""])
+        forms = {"a": "a,{0},{1},0,{2}", "f": "f,{0},,,{2}", "e": "e,,,,"}
+        told = zip(self.events, self.sites, strict=True)
+        rows = [forms[kind].format(block, size, site.replace(",", " ")) for (kind, block, size), site in told]
+        return "\n".join(["request,block,size,stream,site", *rows, ""])
 
 
 def _rounded(number: int, to: int) -> int:
@@ -230,7 +280,7 @@ def _column_sum(args: Any) -> list[int]:
     if inputs < 256 and inputs < 16 * height:
         return []
     values, blocks = -(-inputs // height), -(-(outputs // vector) // width)
-    target = PROCESSORS * (2048 // (width * height))
+    target = GPUS[USUAL].processors * (2048 // (width * height))
     if values < 16 or blocks > target:
         return []
     shared = max(min(-(-target // blocks), -(-values // 16)), -(-values // 256))
@@ -407,18 +457,33 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     return attend
 
 
+class _Mode(FakeTensorMode):
+    """Fake tensors that are never moved to a device that is not there: ``torch.cuda`` says that it
+    is, and PyTorch asks it."""
+
+    @property
+    def avoid_device_init(self) -> bool:
+        """Returns that there is no device."""
+        return True
+
+
 def record(
-    step: Callable[[], Any], workspace_bytes: int = HOPPER_WORKSPACE, *, limit_bytes: int | None = None
+    step: Callable[[], Any],
+    workspace_bytes: int | None = None,
+    *,
+    limit_bytes: int | None = None,
+    gpu: str = USUAL,
 ) -> Recorder:
     """Calls ``step`` with fake tensors, and returns its requests and frees.
 
-    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No tensor
-    has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the outcome
-    of ``all()``), ``.tolist()`` and ``.numpy()`` return the same for each element, and operations
-    whose shapes depend on values fail. ``torch.cuda`` answers as on an H100, or with
-    ``limit_bytes`` of memory, and ``torch.save`` writes nothing.
+    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. Tensors
+    there have no memory and no values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for
+    the outcome of ``all()``), ``.tolist()`` and ``.numpy()`` return the same for each element, and
+    operations whose shapes depend on values fail. Small tensors of the host have values.
+    ``torch.cuda`` answers as on a GPU of :data:`GPUS`, or with ``limit_bytes`` of memory, and
+    ``torch.save`` writes nothing.
     """
-    recorder = Recorder(workspace_bytes)
+    recorder = Recorder(workspace_bytes, gpu)
     record_into(recorder, step, limit_bytes)
     return recorder
 
@@ -427,7 +492,7 @@ def record_into(recorder: Recorder, step: Callable[[], Any], limit_bytes: int | 
     """Calls ``step`` with fake tensors. After an exception of ``step``, the recorder has what it
     requested so far."""
     _no_gpu.prepare()
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _Mode(allow_non_fake_inputs=True)
     with _as_on_a_gpu(), on_a_gpu(recorder, limit_bytes), mode, recorder:
         step()
 
@@ -438,7 +503,8 @@ def predict(
     limit_bytes: int | None = None,
     policies: tuple[str, ...] = (),
     configs: tuple[str, ...] = (),
-    workspace_bytes: int = HOPPER_WORKSPACE,
+    workspace_bytes: int | None = None,
+    gpu: str = USUAL,
 ) -> list[Prediction]:
     """Predicts the memory of a training step, without a GPU.
 
@@ -449,13 +515,14 @@ def predict(
         policies: the policies of cachalot; all but ``planned`` without this. ``caching`` is
             PyTorch's own allocator.
         configs: configurations besides the defaults.
-        workspace_bytes: the workspace of a cuBLAS handle: ``HOPPER_WORKSPACE``, or
-            ``OTHER_WORKSPACE`` for GPUs that are not of compute capability 9.0.
+        workspace_bytes: the workspace of a cuBLAS handle, if it is not that of the GPU:
+            ``HOPPER_WORKSPACE`` on compute capability 9.0, or ``OTHER_WORKSPACE``.
+        gpu: the GPU as which ``torch.cuda`` answers: a name of :data:`GPUS`.
 
     Returns:
         A prediction for each policy and configuration. They leave out what :data:`LEFT_OUT` lists.
     """
-    recorder = record(step, workspace_bytes, limit_bytes=limit_bytes)
+    recorder = record(step, workspace_bytes, limit_bytes=limit_bytes, gpu=gpu)
     return replay(recorder, limit_bytes=limit_bytes, policies=policies, configs=configs)
 
 
