@@ -1,7 +1,7 @@
 """Predictions of `cachalot predict` beside the peaks that a GPU measured: of training scripts, and
 of records at another batch.
 
-    predict_scripts.py SCRIPTS RECORDINGS OUT.md
+    predict_scripts.py SCRIPTS RECORDINGS OUT
 
 SCRIPTS are the scripts of `tests/answers/scripts`, and RECORDINGS is what `tests/answers/record.sh`
 left on a GPU: the peaks of the scripts, and records and peaks of twelve models at three batches.
@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+import tables
+
 BATCHES = [(8, 16), (8, 32), (16, 32)]
 
 
@@ -28,20 +30,19 @@ def first_line(command, **environment):
     return {"refused": (done.stderr.strip().splitlines() or ["no message"])[-1]}
 
 
-def mebibytes(size):
-    """Formats bytes."""
-    return f"{size / 2**20:,.0f} MiB"
+COLUMNS = ["allocated, MiB", "measured, MiB", "error, %"]
+COLUMNS += ["reserved, MiB", "measured reserved, MiB", "error of reserved, %"]
 
 
 def cells(predicted, measured, errors):
     """Returns predicted, measured and the error, of allocated and of reserved memory."""
     if "refused" in predicted:
-        return [f"refused: {predicted['refused']}", "", "", "", "", ""]
+        return [predicted["refused"], "", "", "", "", ""]
     row = []
     for name in ("allocated", "reserved"):
         found, right = predicted[f"peak_{name}_bytes"], measured[name]
         errors[name].append(abs(found / right - 1))
-        row += [mebibytes(found), mebibytes(right), f"{(found / right - 1) * 100:+.2f} %"]
+        row += [f"{found / 2**20:.0f}", f"{right / 2**20:.0f}", f"{(found / right - 1) * 100:+.2f}"]
     return row
 
 
@@ -54,13 +55,6 @@ def summary(errors):
     return f"Errors over {len(errors['reserved'])}: {'; '.join(told)}."
 
 
-def table(first, rows):
-    """Returns a table."""
-    names = [*first, "allocated", "measured", "error", "reserved", "measured", "error"]
-    lines = [names, ["---"] * len(names), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
-
-
 def scripts(folder, recordings):
     """Predicts every script."""
     rows, errors = [], {"allocated": [], "reserved": []}
@@ -71,7 +65,8 @@ def scripts(folder, recordings):
         predicted = first_line(command, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
         seconds = f"{time.monotonic() - start:.0f}"
         rows.append([script.stem, seconds, *cells(predicted, measured, errors)])
-    return [*table(["script", "seconds"], rows), "", summary(errors)]
+    print("Scripts.", summary(errors))
+    return [["script", "seconds", *COLUMNS], *rows]
 
 
 def records(recordings):
@@ -84,17 +79,17 @@ def records(recordings):
             command = ["cachalot", "predict", "--json", "--policy=caching", f"--batch-scale={batch / recorded:g}"]
             command.append(str(record))
             predicted = first_line(command)
-            grows = f"{predicted.get('growing_percent') or 0:.0f} %"
-            rows.append([f"{model} {recorded} → {batch}", grows, *cells(predicted, measured, errors)])
-    return [*table(["model and batches", "grows"], rows), "", summary(errors)]
+            grows = f"{predicted.get('growing_percent') or 0:.0f}"
+            rows.append([model, str(recorded), str(batch), grows, *cells(predicted, measured, errors)])
+    print("Records.", summary(errors))
+    return [["model", "recorded batch", "predicted batch", "grows, %", *COLUMNS], *rows]
 
 
 def main(folder, recordings, out):
-    """Writes the page."""
-    of_scripts, of_records = scripts(folder, recordings), records(recordings)
-    page = ["## Scripts", "", *of_scripts, "", "## Records at another batch", "", *of_records, ""]
-    Path(out).write_text("\n".join(page))
+    """Writes the tables."""
+    tables.write(out / "scripts.csv", scripts(folder, recordings))
+    tables.write(out / "records.csv", records(recordings))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(*map(Path, sys.argv[1:]))
