@@ -114,8 +114,8 @@ pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, Rea
 /// Reads a snapshot in either format from a reader. A pickle is read in parts and takes little more
 /// memory than the events.
 ///
-/// A list of segments, as `torch.cuda.memory_snapshot()` returns it, is a snapshot without events. A
-/// snapshot may be alone in a list or a dictionary.
+/// A list of segments, as `torch.cuda.memory_snapshot()` returns it, is a snapshot without events.
+/// A snapshot may be alone in a list or a dictionary.
 ///
 /// # Errors
 /// The errors of [`read`], [`ReadError::Io`], and [`ReadError::Several`].
@@ -123,8 +123,8 @@ pub fn read_from(reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<Vec<
     one(read_all_from(reader)?)
 }
 
-/// Reads a file of one snapshot, or of one for each rank: a list, or a dictionary by rank. The name of
-/// a snapshot is its key or position, and empty if it is the only one.
+/// Reads a file of one snapshot, or of one for each rank: a list, or a dictionary by rank. The name
+/// of a snapshot is its key or position, and empty if it is the only one.
 ///
 /// # Errors
 /// The errors of [`read`], and [`ReadError::Io`].

@@ -1,6 +1,5 @@
 //! Recognizes a file by its first bytes, and says of a file that cannot be used what it is.
 
-use super::open::PICKLE_PROTO;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
@@ -45,9 +44,7 @@ impl Kind {
             Self::Other(what) => what,
             Self::Timeline => concat!("this is a memory timeline of torch.profiler: ", record_instead!()),
             Self::Vma => "this is a dump of the Vulkan Memory Allocator, which is a state without a history",
-            Self::Table => {
-                "this is a table of buffers, for `cachalot plan`: expected a memory snapshot or a record"
-            }
+            Self::Table => "this is a table of buffers, for `cachalot plan`: expected a memory snapshot or a record",
             Self::Operators => {
                 "this is a program of operators, for `cachalot plan`: expected a memory snapshot or a record"
             }
@@ -97,6 +94,9 @@ const TEXTS: [(&str, &str); 5] = [
 const STATISTICS: &str =
     concat!("these are figures of torch.cuda.memory_stats(), which has no blocks: ", record_instead!());
 
+/// The opcode PROTO, the first byte of every pickle of protocol 2 and later.
+const PICKLE_PROTO: u8 = 0x80;
+
 /// The first line of a record in text lines.
 const RECORD: &[u8] = b"action,";
 
@@ -131,8 +131,8 @@ pub(crate) fn of(start: &[u8]) -> Kind {
     }
 }
 
-/// Returns whether a file starts as a pickle of protocol 0 or 1: with a list or a dictionary, and its
-/// number.
+/// Returns whether a file starts as a pickle of protocol 0 or 1: with a list or a dictionary, and
+/// its number.
 fn is_early_pickle(start: &[u8]) -> bool {
     let starts: [&[u8]; 6] = [b"(dp", b"(lp", b"}q", b"]q", b"}r", b"]r"];
     starts.iter().any(|early| start.starts_with(early))

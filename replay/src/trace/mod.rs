@@ -1,5 +1,5 @@
-//! Reads recorded programs: `.csv`, `.csv.gz`, memory snapshots of `PyTorch` and cachalot, traces of
-//! `torch.profiler`, and logs of RMM.
+//! Reads recorded programs: `.csv`, `.csv.gz`, memory snapshots of `PyTorch` and cachalot, traces
+//! of `torch.profiler`, and logs of RMM.
 //!
 //! A record is the events of one device's allocator. If the first events are missing, the state at
 //! the start is reconstructed from the state at the end, which a snapshot has. Files are
@@ -58,8 +58,8 @@ pub struct Trace {
     pub is_cut: bool,
     /// What was left out of the history or filled in, in sentences without a full stop.
     pub remarks: Vec<String>,
-    /// Peak of the bytes reserved from the device, if the record states it. A record without segments
-    /// does not show it.
+    /// Peak of the bytes reserved from the device, if the record states it. A record without
+    /// segments does not show it.
     pub stated_peak_bytes: Option<u64>,
 }
 
@@ -116,8 +116,8 @@ impl Trace {
     }
 
     /// Returns the record of every device with events, by the number of the device, or why it
-    /// cannot be used: other devices' records may well be. `rank` is the name of the snapshot in its
-    /// file.
+    /// cannot be used: other devices' records may well be. `rank` is the name of the snapshot in
+    /// its file.
     pub fn each_of_snapshot(
         file: &Path,
         rank: &str,

@@ -21,9 +21,6 @@ pub(super) struct Opened<'r> {
 /// First two bytes of every gzip stream (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The opcode PROTO, the first byte of every pickle of protocol 2 and later.
-pub(super) const PICKLE_PROTO: u8 = 0x80;
-
 /// Most decompressed bytes for each byte of a compressed file. Recorded traces reach 34, and gzip
 /// about 1000.
 const MOST_EXPANSION: u64 = 128;

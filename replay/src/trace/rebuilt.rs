@@ -62,7 +62,7 @@ pub(super) fn rebuilt(calls: &[Call], before: Before) -> Rebuilt {
         Walk { odd: Odd { unusable: (calls.len() - usable.len()) as u64, ..Odd::default() }, ..Walk::default() };
     walk.live.clone_from(&found);
     let hidden = before.allocated_bytes.saturating_sub(found.values().fold(0, |sum, size| sum.saturating_add(*size)));
-    let mut all = Ranges::default();
+    let mut all = Touched::default();
     found.iter().for_each(|(&addr, &size)| _ = all.insert(page_range(addr, size)));
     let allocs = usable.iter().filter(|call| call.did == Did::Alloc);
     allocs.for_each(|call| _ = all.insert(page_range(call.addr, call.size)));
@@ -70,8 +70,8 @@ pub(super) fn rebuilt(calls: &[Call], before: Before) -> Rebuilt {
     let idle = before.reserved_bytes.checked_sub(all.bytes().saturating_add(rounded(hidden, PAGE)));
     let was_held = |start: u64, end: u64| idle.is_some() || found.range(start..end).next().is_some();
     walk.held =
-        Ranges(all.0.iter().map(|(&start, &end)| (start, end)).filter(|&(start, end)| was_held(start, end)).collect());
-    let segments_of = |held: &Ranges, live: &BTreeMap<u64, u64>| -> Vec<Segment> {
+        Touched(all.0.iter().map(|(&start, &end)| (start, end)).filter(|&(start, end)| was_held(start, end)).collect());
+    let segments_of = |held: &Touched, live: &BTreeMap<u64, u64>| -> Vec<Segment> {
         held.0.iter().map(|(&start, &end)| segment(start, end, live, !was_held(start, end))).collect()
     };
     let mut segments = segments_of(&walk.held, &found);
@@ -103,7 +103,7 @@ fn page_range(addr: u64, size: u64) -> (u64, u64) {
 
 /// Returns the blocks, with their sizes, that are freed and were not allocated by any call.
 fn from_before(calls: &[Call]) -> BTreeMap<u64, u64> {
-    let (mut found, mut live, mut seen) = (BTreeMap::new(), BTreeSet::new(), Ranges::default());
+    let (mut found, mut live, mut seen) = (BTreeMap::new(), BTreeSet::new(), Touched::default());
     for &Call { did, addr, size, .. } in calls {
         match did {
             Did::Fail => {}
@@ -154,9 +154,9 @@ fn push(blocks: &mut Vec<ExpectedBlock>, address: u64, size: u64, state: BlockSt
     }
 }
 
-/// Returns memory at addresses that no call uses: a block for all blocks that no call shows, and idle
-/// memory. Also returns the number of blocks.
-fn hidden_segments(used: &Ranges, hidden: u64, idle: u64) -> (Vec<Segment>, u64) {
+/// Returns memory at addresses that no call uses: a block for all blocks that no call shows, and
+/// idle memory. Also returns the number of blocks.
+fn hidden_segments(used: &Touched, hidden: u64, idle: u64) -> (Vec<Segment>, u64) {
     let (mut segments, mut assumed) = (Vec::new(), 0);
     let mut at = used.0.last_key_value().map_or(PAGE, |(_, &end)| end.saturating_add(PAGE));
     let hidden = rounded(hidden, UNIT);
@@ -173,9 +173,9 @@ fn hidden_segments(used: &Ranges, hidden: u64, idle: u64) -> (Vec<Segment>, u64)
 
 /// Disjoint ranges, each joined with the ranges next to it: start → end.
 #[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
+struct Touched(BTreeMap<u64, u64>);
 
-impl Ranges {
+impl Touched {
     fn bytes(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).fold(0, u64::saturating_add)
     }
@@ -235,7 +235,7 @@ impl Odd {
 struct Walk {
     /// The blocks, with their sizes.
     live: BTreeMap<u64, u64>,
-    held: Ranges,
+    held: Touched,
     events: Vec<Event>,
     odd: Odd,
 }
@@ -270,7 +270,7 @@ impl Walk {
 
 #[cfg(test)]
 mod tests {
-    use super::{Before, Call, Did, PAGE, Ranges, Rebuilt, rebuilt};
+    use super::{Before, Call, Did, PAGE, Rebuilt, Touched, rebuilt};
     use crate::trace::{Action, Place};
 
     fn calls(of: &[(Did, u64, u64)]) -> Vec<Call> {
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn ranges_are_joined_and_say_what_is_new() {
-        let mut ranges = Ranges::default();
+        let mut ranges = Touched::default();
         assert_eq!(ranges.insert((10, 20)), [(10, 20)]);
         assert_eq!(ranges.insert((30, 40)), [(30, 40)]);
         assert_eq!(ranges.insert((12, 18)), []);

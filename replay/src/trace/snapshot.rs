@@ -31,8 +31,8 @@ pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, Bad
     only(file, load_all_watched(file, watch)?)
 }
 
-/// Reads a file like [`load_watched`] that may have a snapshot for each rank. The name of a snapshot
-/// is its rank, and empty if it is the only one.
+/// Reads a file like [`load_watched`] that may have a snapshot for each rank. The name of a
+/// snapshot is its rank, and empty if it is the only one.
 ///
 /// # Errors
 /// If the file has no snapshot.
@@ -131,7 +131,8 @@ const RECORD: &str = "this is a record for `cachalot view`, `tune`, `compare`, `
 const UNKNOWN: &str =
     "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON";
 
-/// Returns whether a file is a record without a state at the end, compressed or not, and not a snapshot.
+/// Returns whether a file is a record without a state at the end, compressed or not, and not a
+/// snapshot.
 ///
 /// # Errors
 /// If the file cannot be read.

@@ -5,8 +5,8 @@
 //! .json          [[time, …], [[0, bytes of each category …], …]]
 //! ```
 //!
-//! A timeline has bytes by category, and neither addresses nor blocks. It says how much was in use at
-//! most, and of what, and nothing about an allocator.
+//! A timeline has bytes by category, and neither addresses nor blocks. It says how much was in use
+//! at most, and of what, and nothing about an allocator.
 
 use super::kind::record_instead;
 use super::start::size;
@@ -26,7 +26,8 @@ const CATEGORIES: [&str; 8] = [
     "memory without a category",
 ];
 
-/// The action of a tensor that is written again: two entries, of which the first takes its bytes away.
+/// The action of a tensor that is written again: two entries, of which the first takes its bytes
+/// away.
 const WRITTEN_AGAIN: i64 = 3;
 
 /// Returns what a timeline is, and what it says of its peak.
@@ -116,7 +117,8 @@ impl<'de> Deserialize<'de> for Timeline {
     }
 }
 
-/// An element of the first level: the numbers of an entry, or of the lines of the other form the peak.
+/// An element of the first level: the numbers of an entry, or of the lines of the other form the
+/// peak.
 enum Line {
     Numbers(Vec<i64>),
     Peak(Option<[i64; 8]>),

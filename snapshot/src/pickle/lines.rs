@@ -42,8 +42,8 @@ pub(super) fn unicode(line: &[u8]) -> String {
     text
 }
 
-/// Reads the character with `digits` hexadecimal digits after the letter. Also returns the number of
-/// bytes.
+/// Reads the character with `digits` hexadecimal digits after the letter. Also returns the number
+/// of bytes.
 fn code(escape: &[u8], digits: usize) -> Option<(char, usize)> {
     let number = u32::from_str_radix(str::from_utf8(escape.get(1..=digits)?).ok()?, 16).ok()?;
     Some((char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER), digits + 1))

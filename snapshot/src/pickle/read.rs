@@ -43,8 +43,8 @@ pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
     shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
-/// Reads the snapshots of a file in parts. Each event is built as soon as the dictionary is complete,
-/// and the pickled values are dropped.
+/// Reads the snapshots of a file in parts. Each event is built as soon as the dictionary is
+/// complete, and the pickled values are dropped.
 pub(crate) fn snapshots_from(reader: impl Read) -> Result<Wrapped<Snapshot>, Error> {
     shared::reading(|| {
         harvest::reading(|| {

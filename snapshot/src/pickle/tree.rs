@@ -218,8 +218,8 @@ impl<'t> At<'t> {
         matches!(self.node(), Some((_, Node::List(_))))
     }
 
-    /// Returns the snapshots in a list, or in the values of a dictionary, with the number or the key of
-    /// each. Empty for any other value, so for a snapshot.
+    /// Returns the snapshots in a list, or in the values of a dictionary, with the number or the
+    /// key of each. Empty for any other value, so for a snapshot.
     pub(super) fn snapshots(self) -> Vec<(String, Self)> {
         let named: Vec<(String, Value)> = match self.node() {
             Some((_, Node::List(list))) => {
