@@ -209,7 +209,8 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
                     let report = inspect::inspect(&snapshot, args.lists());
                     let told = told(file, &rank, &snapshot);
                     let name = snapshot::ranked(&file.to_string_lossy(), &rank);
-                    let text = if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
+                    let text =
+                        if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
                     written = written.and(text.and_then(print));
                 }
             }

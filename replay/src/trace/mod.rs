@@ -227,7 +227,19 @@ impl Trace {
     fn of(file: &Path, name: String, device: i64, events: Vec<Event>) -> Self {
         let (file, start, expected, device_free, has_late_keys) = (file.to_owned(), None, None, None, None);
         let (is_cut, remarks, stated_peak_bytes) = (false, Vec::new(), None);
-        Self { name, file, device, events, start, expected, device_free, has_late_keys, is_cut, remarks, stated_peak_bytes }
+        Self {
+            name,
+            file,
+            device,
+            events,
+            start,
+            expected,
+            device_free,
+            has_late_keys,
+            is_cut,
+            remarks,
+            stated_peak_bytes,
+        }
     }
 
     /// Returns the configuration string of the program. Empty for the default configuration, and if
@@ -260,7 +272,11 @@ pub fn base_name(file: &Path) -> String {
     }
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    [".csv", ".pickle", ".pkl", ".json", ".html"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+    [".csv", ".pickle", ".pkl", ".json", ".html"]
+        .iter()
+        .find_map(|ending| name.strip_suffix(ending))
+        .unwrap_or(name)
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 
 use super::error::describe_io;
 use super::kind::{self, Kind};
-use super::{Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open, timeline};
+use super::{
+    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open, timeline,
+};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::collections::BTreeMap;
@@ -72,7 +74,8 @@ fn only(file: &Path, mut snapshots: Vec<(String, Snapshot)>) -> Result<Snapshot,
         Some((_, only)) if snapshots.is_empty() => Ok(only),
         _ => {
             let count = snapshots.len() + 1;
-            let what = format!("there are {count} snapshots in the file, and one is expected: `cachalot inspect` reads all");
+            let what =
+                format!("there are {count} snapshots in the file, and one is expected: `cachalot inspect` reads all");
             Err(BadInput::whole(file, what))
         }
     }

@@ -181,7 +181,8 @@ fn output(args: &ViewArgs) -> PathBuf {
     let first = &args.files[0];
     // The snapshot may be in a page of PyTorch.
     let is_page = first.extension().is_some_and(|ending| ending == "html");
-    let beside = || first.with_file_name(format!("{}{}", base_name(first), if is_page { ".view.html" } else { ".html" }));
+    let beside =
+        || first.with_file_name(format!("{}{}", base_name(first), if is_page { ".view.html" } else { ".html" }));
     args.output.clone().unwrap_or_else(beside)
 }
 
