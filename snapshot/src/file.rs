@@ -228,7 +228,9 @@ fn wrapped(bytes: &[u8]) -> Vec<(String, &RawValue)> {
     let numbered = || list().map(|list| (0..).zip(list).map(|(at, text): (u64, _)| (at.to_string(), text)).collect());
     let object = serde_json::from_slice(bytes).ok().map(|InOrder(entries)| entries);
     let mut found: Vec<(String, &RawValue)> = object.or_else(numbered).unwrap_or_default();
-    found.retain(|(_, text)| serde_json::from_str::<HasSegments<'_>>(text.get()).is_ok());
+    // serde takes a list for a structure, too.
+    let is_object = |text: &RawValue| text.get().starts_with('{');
+    found.retain(|(_, text)| is_object(text) && serde_json::from_str::<HasSegments<'_>>(text.get()).is_ok());
     if let [(name, _)] = &mut found[..] {
         name.clear();
     }
