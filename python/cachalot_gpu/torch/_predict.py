@@ -155,6 +155,7 @@ class Recorder(TorchDispatchMode):
             self._add(("e", 0, 0), self._part())
 
     def _add(self, event: tuple[str, int, int], site: str) -> None:
+        """Adds an event with its place in the program. The lock is held."""
         self.events.append(event)
         self.sites.append(site.strip())
 

@@ -218,6 +218,7 @@ class _AnyGenerator(type):
     """Makes every generator an instance of the replacement."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
+        """Returns whether an object is a generator of PyTorch."""
         return isinstance(instance, torch._C.Generator)
 
 
