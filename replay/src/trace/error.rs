@@ -48,25 +48,25 @@ impl BadInput {
     pub fn whole(file: &Path, what: impl Into<String>) -> Self {
         Self { file: file.to_owned(), place: None, what: what.into() }
     }
-}
 
-impl BadInput {
     /// Returns the place and the description without the name of the file.
     pub fn without_file(&self) -> String {
-        let what = self.what.replace(['\n', '\r'], " ");
+        let what = self.on_one_line();
         self.place.map_or_else(|| what.clone(), |place| format!("{place}: {what}"))
+    }
+
+    /// Returns the description on a single line: foreign text (an error of a decoder) may have line
+    /// breaks.
+    fn on_one_line(&self) -> String {
+        self.what.replace(['\n', '\r'], " ")
     }
 }
 
 impl fmt::Display for BadInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Foreign text (an error of a decoder) may have line breaks, but the display must be a
-        // single line.
-        let what = self.what.replace(['\n', '\r'], " ");
         match self.place {
-            Some(Place::Line(line)) => write!(f, "{}:{line}: {what}", self.file.display()),
-            Some(place) => write!(f, "{}: {place}: {what}", self.file.display()),
-            None => write!(f, "{}: {what}", self.file.display()),
+            Some(Place::Line(line)) => write!(f, "{}:{line}: {}", self.file.display(), self.on_one_line()),
+            _ => write!(f, "{}: {}", self.file.display(), self.without_file()),
         }
     }
 }
