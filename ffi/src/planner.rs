@@ -149,6 +149,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a plan of 1000 blocks takes many minutes there")]
     fn a_plan_is_searched_to_the_deadline_or_the_end_of_the_planner() {
         static ADDRESSES: AddressSpace = AddressSpace::new(1 << 44..1 << 46);
         let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:60000").unwrap();
@@ -176,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a plan of 1000 blocks takes many minutes there")]
     fn waiting_ends_when_everything_is_planned() {
         let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:200").unwrap();
         let allocator = Allocator::<_, HeapLock, Tables>::new([SimulatedDevice::new(1 << 40)], &config).unwrap();

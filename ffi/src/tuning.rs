@@ -183,6 +183,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no priorities of threads")]
     fn a_search_is_followed_by_a_rest_and_ends_with_its_tuner() {
         let config = Config::parse("tune:auto,tune_budget_ms:1000000").unwrap();
         let allocator = crate::open_simulated(1 << 36, &config).unwrap();
@@ -231,6 +232,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no priorities of threads")]
     fn a_search_gives_way_to_all_other_threads() {
         let lowered = std::thread::spawn(|| {
             lower_priority();

@@ -68,7 +68,6 @@ fn a_device_tells_its_uuid_place_and_handles() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "the clock stands still there")]
 fn the_host_of_a_device_has_threads_and_a_clock_and_no_wishes() {
     let device = device();
     let own = device.thread_id();

@@ -176,6 +176,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "filling the table takes many minutes there")]
     fn the_table_has_a_greatest_number_of_stacks() {
         let stacks = Stacks::default();
         let last = (0..MOST_STACKS as i32).map(|line| stacks.intern(&described(line))).last();

@@ -116,6 +116,7 @@ fn program() -> Program {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "ten replays take many minutes there")]
 fn the_devices_of_a_c_program_judge_settings_as_simulated_ones_do() {
     let part = Part { program: program(), limit: Some(300 << 20), ..Part::default() };
     for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:stitched", "policy:bfc"] {

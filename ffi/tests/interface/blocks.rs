@@ -106,9 +106,10 @@ fn a_request_waits_for_memory_that_another_thread_frees() {
 #[test]
 fn threads_of_one_allocator_get_blocks_of_their_own() {
     let subject = Subject::plain();
+    let rounds = if cfg!(miri) { 60 } else { 3000_usize };
     let work = |thread: usize| {
         let mut held = Vec::new();
-        for round in 0..3000_usize {
+        for round in 0..rounds {
             let own = stream(1 + (thread + round) % 3);
             held.push((subject.malloc(512 << (round % 8), own), 512_usize << (round % 8)));
             if round % 3 == 0 {
