@@ -139,7 +139,7 @@ const KNOWN: [&str; 2] = ["cuda_graphs tune", "cuda_graphs compare"];
 
 /// The saving of the first sentence, and what it is measured against.
 #[test]
-fn inspect_compare_and_view_agree_on_the_saving_to_the_byte() {
+fn inspect_compare_view_and_tune_agree_on_the_saving_to_the_byte() {
     for Wanted { fixture, .. } in wanted() {
         let object = |arguments: &[&str]| -> Value {
             let text = printed(arguments, &fixture);
@@ -151,11 +151,17 @@ fn inspect_compare_and_view_agree_on_the_saving_to_the_byte() {
             object(&["inspect", "--json"]),
             object(&["compare", "--json", "--repeat=1", "--policy=caching"]),
             object(&["view", "--json", "-o", page]),
+            object(&["tune", "--json", "--trials=1", "--apply-to=torch"]),
         ];
         for key in ["better", "replayed_bytes", "idle_before_bytes"] {
             let found: Vec<Option<&Value>> = told.iter().map(|told| values(told, key).first().copied()).collect();
             let found: Vec<&Value> = found.into_iter().flatten().filter(|value| !value.is_null()).collect();
             assert!(found.iter().all(|&value| value == found[0]), "{fixture} {key}: {found:?}");
+        }
+        // One event is no history, about which `inspect` tells the end.
+        let [inspect, .., tune] = &told;
+        if !values(inspect, "better").is_empty() && !tune.is_null() {
+            assert_eq!(values(inspect, "sentence")[0], values(tune, "sentence")[0], "{fixture}");
         }
     }
 }

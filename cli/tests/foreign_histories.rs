@@ -77,7 +77,7 @@ fn blocks_are_grouped_by_the_line_of_the_program() {
     assert!(!end.contains("torch::unwind") && !end.contains("kernel"), "{end}");
     // Two blocks of one line, though the frames of C++ under it differ.
     let first =
-        "10.00 MiB  in 2 blocks, the largest 5.00 MiB; the oldest 30 us old\n              /app/train.py:1 step\n";
+        "10.00 MiB  in 2 blocks, the largest 5.00 MiB; the oldest 30 µs old\n              /app/train.py:1 step\n";
     assert!(end.contains(first), "{end}");
     assert_eq!(report["largest"].as_array().map(Vec::len), Some(3), "the object has every stack");
     assert_eq!(report["largest"][0]["shown"].as_array().map(Vec::len), Some(1));
@@ -188,7 +188,7 @@ fn failed(name: &str, device_free: Option<u64>, pool: [u64; 2]) -> (String, Valu
 
 #[test]
 fn a_failure_begins_with_the_request_and_who_refused_it() {
-    let held = "The most was held by 10.00 MiB at /app/train.py:1 step; 5.00 MiB at /app/train.py:4 step.";
+    let held = "/app/train.py:1 step held the most, 10.00 MiB; then /app/train.py:4 step, 5.00 MiB.";
     for (test, free, refused, who) in [
         (
             "limit",

@@ -178,4 +178,18 @@ fn a_setting_that_serves_a_failed_request_comes_before_one_that_saves_memory() {
     let found = found(&["--apply-to=torch"], &[&failing]);
     let best = &found["torch"];
     assert_eq!((&best["seen"]["ooms"], &best["held_back"]["ooms"]), (&0.into(), &0.into()), "{found:#}");
+    // The best is the first of the list, and the text has a column of failed requests.
+    assert_eq!(found["tried"][1]["config"], best["config"]);
+    let failed = |tried: &Value| tried["seen"]["ooms"].as_u64().zip(tried["held_back"]["ooms"].as_u64());
+    let failed = found["tried"].as_array().expect("a list")[1..].iter().filter_map(failed);
+    assert!(failed.map(|(seen, held)| seen + held).is_sorted(), "{found:#}");
+    let text = tune(&["--apply-to=torch"], &[&failing]).output;
+    let sentence = found["recorded"][0]["answer"]["sentence"].as_str().expect("a sentence");
+    assert!(
+        sentence.contains("A request of 1.26 GiB failed; enough would have been a limit of 9.12 GiB"),
+        "{sentence}"
+    );
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&text).starts_with(&words(&format!("gpt2_varlen__oom: {sentence}"))), "{text}");
+    assert!(text.contains("serves the request that failed") && text.contains(" OOMs "), "{text}");
 }

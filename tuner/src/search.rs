@@ -83,6 +83,13 @@ struct Entry {
     note: Note,
 }
 
+impl Entry {
+    /// Returns the number of failed requests in all programs that the entry was run on.
+    fn failed(&self) -> u64 {
+        fails(&self.seen) + self.held.as_deref().map_or(0, fails)
+    }
+}
+
 /// A search in progress.
 pub(crate) struct Search<'a> {
     parts: &'a Parts,
@@ -167,7 +174,8 @@ impl<'a> Search<'a> {
 
     /// Returns the entry without the keys that change no cost of any program, so that a
     /// recommendation has only keys with an effect.
-    fn without_idle_keys(&mut self, mut at: usize, deadline: Option<Instant>) -> usize {
+    fn without_idle_keys(&mut self, at: usize, deadline: Option<Instant>) -> usize {
+        let mut at = self.without_noted_keys(at);
         'shorter: loop {
             let simpler: Vec<Candidate> = self.entries[at].candidate.simpler().collect();
             for candidate in simpler {
@@ -188,6 +196,30 @@ impl<'a> Search<'a> {
                 }
             }
             return at;
+        }
+    }
+
+    /// Returns the entry without the keys that have no effect beside its other keys. Every cost
+    /// stays the same, so nothing is run, and this is possible after the deadline, too.
+    fn without_noted_keys(&mut self, mut at: usize) -> usize {
+        let limited = self.parts.seen.iter().chain(&self.parts.held).any(|part| part.limit.is_some());
+        loop {
+            let Entry { candidate, config, .. } = &self.entries[at];
+            let of_note = |note: cachalot_core::config::Note| candidate.without(note.key);
+            let Some(shorter) = config.notes(limited).map(of_note).find(|shorter| shorter != candidate) else {
+                return at;
+            };
+            let Some(config) = self.config_of(&shorter) else { return at };
+            let text = shorter.text();
+            let Entry { seen, held, score, price, note, .. } = &self.entries[at];
+            let (seen, held, score, price, note) = (seen.clone(), held.clone(), *score, *price - WORTH, *note);
+            at = self.entries.iter().position(|entry| entry.text == text).unwrap_or_else(|| {
+                self.known.insert(text.clone());
+                let candidate = shorter;
+                self.entries.push(Entry { candidate, text, config, seen, held: None, score, price, note });
+                self.entries.len() - 1
+            });
+            self.entries[at].held = held;
         }
     }
 
@@ -312,7 +344,7 @@ impl<'a> Search<'a> {
             let costs = entry.seen.iter().chain(entry.held.as_deref()?);
             // A setting that serves one program must not make another one fail.
             let harms = costs.zip(pairs).any(|(cost, base)| cost.ooms > base.ooms);
-            (!harms).then(|| fails(&entry.seen) + entry.held.as_deref().map_or(0, fails))
+            (!harms).then(|| entry.failed())
         };
         let least = ranking.iter().filter_map(|&at| failed(at)).min().filter(|&least| least < before)?;
         // In the ranking, those with harm and those over the budget come last.
@@ -374,6 +406,13 @@ impl<'a> Search<'a> {
     /// Returns the result.
     pub(crate) fn finish(mut self) -> Outcome {
         let aim = self.options.aim;
+        // A setting with which the program still fails is no advice beside one that serves it.
+        let failed = |at: usize| self.entries[at].failed();
+        if let [Some(torch), Some(cachalot)] = self.best
+            && failed(cachalot) < failed(torch)
+        {
+            self.best[0] = None;
+        }
         for best in self.best.into_iter().flatten() {
             self.entries[best].note = Note::Best;
         }
@@ -383,7 +422,10 @@ impl<'a> Search<'a> {
         };
         let is_baseline = |entry: &Entry| self.parts.seen.iter().chain(&self.parts.held).all(|part| is_of(part, entry));
         let mut ranking: Vec<usize> = (0..self.entries.len()).filter(|&at| !is_baseline(&self.entries[at])).collect();
-        ranking.sort_by(|&one, &other| order(&self.entries[one], &self.entries[other], |entry| entry.price));
+        ranking.sort_by(|&one, &other| {
+            let (one, other) = (&self.entries[one], &self.entries[other]);
+            one.failed().cmp(&other.failed()).then_with(|| order(one, other, |entry| entry.price))
+        });
         let has_held = !self.parts.held.is_empty();
         let mut tried = vec![Tried {
             config: self.options.baseline.clone(),
@@ -417,10 +459,7 @@ fn fails(costs: &[Cost]) -> u64 {
 
 /// Orders entries by harm, budget, failed requests, the score with prices, and the text.
 fn order(one: &Entry, other: &Entry, price: impl Fn(&Entry) -> f64) -> Ordering {
-    let key = |entry: &Entry| {
-        let ooms = fails(&entry.seen) + entry.held.as_deref().map_or(0, fails);
-        (entry.note == Note::Worse, entry.note == Note::OverBudget, ooms)
-    };
+    let key = |entry: &Entry| (entry.note == Note::Worse, entry.note == Note::OverBudget, entry.failed());
     let prices = price(one).total_cmp(&price(other));
     key(one).cmp(&key(other)).then(prices).then_with(|| one.text.cmp(&other.text))
 }
@@ -462,4 +501,36 @@ fn run_pairs(
         cost.unwrap_or(Err(Unfinished::Stopped)).map_err(|error| (part.name.clone(), error))
     });
     costs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InTurn, Search};
+    use crate::judge::{OnDevice, Part, cost};
+    use crate::options::Options;
+    use crate::program::{Operation, Program};
+    use crate::space::{Realm, Space};
+    use crate::split::Parts;
+    use cachalot_core::config::Policies;
+    use cachalot_core::{Config, MIB, StreamId};
+    use std::time::Instant;
+
+    #[test]
+    fn keys_without_effect_go_even_after_the_deadline() {
+        let operations = vec![Operation::Malloc { bytes: MIB, stream: StreamId::DEFAULT, slot: 0 }];
+        let program = Program { operations, slots: 1, start: 0 };
+        let parts = Parts { seen: vec![Part { program, ..Part::default() }], ..Parts::default() };
+        let options = Options { deadline: Some(Instant::now()), ..Options::default() };
+        let mut search =
+            Search::new(&parts, &options, cost::<OnDevice>, &InTurn, &Config::new()).expect("the baseline runs");
+        let policies = Policies::NONE;
+        let (realm, has_limit, has_virtual_memory, has_late_keys) = (Realm::Torch, false, true, true);
+        let first = Space { realm, policies, has_limit, has_virtual_memory, has_late_keys }.first();
+        let expandable = first.into_iter().find(|one| one.text() == "expandable_segments:True").expect("it is first");
+        let idle = expandable.with("max_non_split_rounding_mb", "128").with("garbage_collection_threshold", "0.6");
+        let config = search.config_of(&idle).expect("a configuration");
+        assert!(search.measure(vec![(idle, config)], &mut 0, None));
+        let best = search.without_idle_keys(0, options.deadline);
+        assert_eq!(search.entries[best].text, "expandable_segments:True");
+    }
 }

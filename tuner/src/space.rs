@@ -187,7 +187,14 @@ impl Candidate {
         })
     }
 
-    fn with(mut self, key: &'static str, value: &'static str) -> Self {
+    /// Returns the candidate without the setting with a key.
+    pub(crate) fn without(&self, key: &str) -> Self {
+        let settings = self.settings.iter().copied().filter(|(known, _)| *known != key);
+        Self { policy: self.policy, settings: settings.collect() }
+    }
+
+    /// Returns the candidate with one more setting.
+    pub(crate) fn with(mut self, key: &'static str, value: &'static str) -> Self {
         self.settings.push((key, value));
         self
     }

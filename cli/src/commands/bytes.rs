@@ -61,7 +61,7 @@ pub(crate) fn duration(us: i64) -> String {
         _ if us >= 120_000_000 => format!("{:.1} min", us as f64 / 6e7),
         _ if us >= 1_000_000 => format!("{:.1} s", us as f64 / 1e6),
         _ if us >= 1000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{us} us"),
+        _ => format!("{us} µs"),
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn show(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{difference, grouped, parse, show};
+    use super::{difference, duration, grouped, parse, show};
 
     #[test]
     fn suffixes_are_powers_of_1024_or_1000() {
@@ -115,6 +115,12 @@ mod tests {
         assert_eq!(difference(1 << 30, 5 << 30), "+4.00 GiB +400.0 %");
         assert_eq!(difference(7, 7), "0 B");
         assert_eq!(difference(0, 512), "+512 B");
+    }
+
+    #[test]
+    fn a_duration_has_the_unit_that_people_read() {
+        let found = [0, 30, 1500, 2_500_000, 150_000_000].map(duration);
+        assert_eq!(found, ["0 µs", "30 µs", "1.5 ms", "2.5 s", "2.5 min"]);
     }
 
     #[test]

@@ -621,16 +621,19 @@ fn sentence_of_failure(failure: &Failure) -> String {
         RefusedBy::Unknown => format!(", while this process held {}", show(reserved)),
     };
     let mut text = format!("A request of {}{place} failed{refused}.", show(wanted));
-    let holders: Vec<String> = failure
-        .holders
-        .iter()
-        .map(|group| {
-            let line = group.lines.shown.first().map_or("no recorded stack", String::as_str);
-            format!("{} at {line}", show(group.bytes))
-        })
-        .collect();
-    if !holders.is_empty() {
-        let _ = write!(text, " The most was held by {}.", holders.join("; "));
+    let holders = failure.holders.iter().map(|group| {
+        let line = group.lines.shown.first().map_or("memory without a recorded stack", String::as_str);
+        (line, show(group.bytes))
+    });
+    for (at, (line, bytes)) in holders.enumerate() {
+        _ = match at {
+            0 => write!(text, " {line} held the most, {bytes}"),
+            1 => write!(text, "; then {line}, {bytes}"),
+            _ => write!(text, "; {line}, {bytes}"),
+        };
+    }
+    if !failure.holders.is_empty() {
+        text.push('.');
     }
     if cached_private > 0 {
         let _ = write!(

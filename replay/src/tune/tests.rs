@@ -256,3 +256,29 @@ fn a_setting_that_serves_a_failed_request_is_advised_although_it_needs_more_memo
     // No setting of PyTorch's own allocator serves it.
     assert_eq!(outcome.torch.map(|best| outcome.tried[best].note), None);
 }
+
+/// Free memory next to a block: whole in expandable segments, and in two segments otherwise.
+fn beside_a_block(name: &str) -> Part {
+    let fill = (0..8).map(|slot| malloc(5 * MIB, slot));
+    let free = (1..8).map(|slot| Operation::Free { slot });
+    let program = fill.chain(free).chain([malloc(35 * MIB, 8)]);
+    Part { limit: Some(50 * MIB), ..part(name, program.collect(), 9) }
+}
+
+#[test]
+fn what_still_fails_is_no_advice_beside_what_serves_every_request() {
+    let alone = Parts { seen: vec![beside_a_block("a")], ..Parts::default() };
+    let outcome = search(&alone, &short());
+    assert_eq!(outcome.tried[0].seen.ooms, 1);
+    let best = &outcome.tried[outcome.torch.expect("a recommendation")];
+    assert_eq!((best.config.as_str(), best.seen.ooms), (EXPANDABLE, 0));
+
+    // No setting of PyTorch's allocator before 2.11 serves the second program.
+    let both = Parts { seen: vec![beside_a_block("a"), holes("b")], ..Parts::default() };
+    let outcome = search(&both, &Options { has_late_keys: false, ..short() });
+    assert_eq!((outcome.tried[0].seen.ooms, outcome.torch), (2, None));
+    assert_eq!(outcome.tried[outcome.cachalot.expect("a recommendation")].seen.ooms, 0);
+    // The list has the fewest failed requests first.
+    let failed: Vec<u64> = outcome.tried[1..].iter().map(|tried| tried.seen.ooms).collect();
+    assert!(failed.is_sorted(), "{failed:?}");
+}

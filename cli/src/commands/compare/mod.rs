@@ -328,7 +328,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         baseline: &baseline,
         recorded: is_recorded.then_some(&recorded),
         has_late_keys: trace.has_late_keys,
-        limit_is_setting: options.limit.or(trace.limit_bytes()).is_some(),
+        limit_is_setting: options.limit.or(trace.limit_bytes()).is_some() || recorded.was_refused_by_limit,
     };
     // A plan starts in the middle of a program, so its peak is not that of the program.
     let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };

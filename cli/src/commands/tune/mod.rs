@@ -12,7 +12,7 @@ use cachalot_replay::program::{LeftOut, Operation};
 use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
-use cachalot_replay::tune::{self, Aim, Answer, Budget, HoldBack, Options, Part, Parts, tune};
+use cachalot_replay::tune::{self, Aim, Answer, Budget, HoldBack, Options, Part, Parts, Question, tune};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,8 +36,13 @@ A part of the programs is held back: the search does not see it. A candidate is
 recommended only if no program, seen or held back, becomes worse by more than
 1 % (--most-harm), fails more requests, or exceeds the budget. In a program that
 was seen, growth by less than a segment (20 MiB) does not count. If requests
-fail, a setting that serves them comes first, whatever memory it needs. A
+fail, a setting that serves them comes first, whatever memory it needs, and none
+is recommended with which requests still fail if another serves them. A
 recommendation has only keys that change something.
+
+The report starts with the sentence of `inspect` about each record: what was
+reserved and live at most, and what the best of a few settings of PyTorch's
+allocator would have saved in the whole program.
 
 Of several programs, half are held back; records of one program under different
 settings stay together, and so do the devices of one snapshot. Of a single
@@ -67,11 +72,11 @@ the search: then the best found so far is printed.
 
 --json prints one object with schema, for, seed, baseline (null for the recorded
 settings), recorded (each record with file, record, config, tells_config,
-peak_reserved_bytes, peak_live_bytes), seen, held_back, halves,
+peak_reserved_bytes, peak_live_bytes, answer), seen, held_back, halves,
 stopped_at_deadline, torch, cachalot (null without a recommendation), and tried
-with all candidates: config, is_of_torch, needs_pytorch, note, seen and
-held_back, each with memory_change, time_change, worst_change, reserved_bytes,
-us_per_request, ooms, programs.
+with all candidates, those with the fewest failed requests first: config,
+is_of_torch, needs_pytorch, note, seen and held_back, each with memory_change,
+time_change, worst_change, reserved_bytes, us_per_request, ooms, programs.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
 call with the baseline.";
@@ -230,7 +235,11 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
 /// A recording, with the program to search with.
 struct TuneRecord {
     file: String,
-    /// The figures of the recording, and what would have served its failed requests.
+    /// The recorded configuration string.
+    config: String,
+    recorded: RecordedPeaks,
+    /// What the report opens with: about the recording, or with an option that changes it, about
+    /// its replay.
     answer: Answer,
     tells_config: bool,
     has_late_keys: Option<bool>,
@@ -255,7 +264,7 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch,
         None => DriverCosts::h200(),
     };
     let files: Vec<&PathBuf> = args.files.iter().chain(&args.held_back).collect();
-    let records = load(&files, args)?;
+    let records = load(&files, args, &costs)?;
     let first_held = records.iter().position(|record| record.part.process >= Some(args.files.len()));
     let programs: Vec<Part> = records.iter().map(|record| record.part.clone()).collect();
     let division = match args.hold_back {
@@ -289,13 +298,14 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch,
 
 /// Returns the recorded configuration of all records, if there is one.
 fn common_config(records: &[TuneRecord]) -> Option<String> {
-    let first = &records.first()?.answer.config;
-    records.iter().all(|record| record.answer.config == *first).then(|| first.clone())
+    let first = &records.first()?.config;
+    records.iter().all(|record| record.config == *first).then(|| first.clone())
 }
 
 /// Reads the programs of files. The programs of a file are of one process.
-fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFailure> {
-    let loaded: Vec<_> = files.par_iter().enumerate().map(|(number, file)| load_file(number, file, args)).collect();
+fn load(files: &[&PathBuf], args: &TuneArgs, costs: &DriverCosts) -> Result<Vec<TuneRecord>, TuneFailure> {
+    let load = |(number, file): (usize, &&PathBuf)| load_file(number, file, args, costs);
+    let loaded: Vec<_> = files.par_iter().enumerate().map(load).collect();
     let errors: Vec<&ReplayError> = loaded.iter().filter_map(|loaded| loaded.as_ref().err()).collect();
     if !errors.is_empty() {
         let status = errors.iter().map(|error| super::status_of(error)).max().unwrap_or(BAD_INPUT);
@@ -304,17 +314,27 @@ fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFail
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
-/// Returns the figures of a recording. If a request failed, also what would have served it with the
-/// recorded settings.
-fn answer(trace: &Trace, recorded: &RecordedPeaks, args: &TuneArgs) -> Answer {
-    let is_as_recorded = args.baseline.is_none() && args.limit.is_none() && !args.ignore_empty_cache;
-    if recorded.ooms > 0 && is_as_recorded {
-        return Answer { config: trace.config().to_owned(), ..tune::answer_of(trace) };
+/// Returns the answer about a program, by the rule of `inspect`, `compare` and `view`.
+fn answer(trace: &Trace, recorded: &RecordedPeaks, part: &Part, args: &TuneArgs, costs: &DriverCosts) -> Answer {
+    if args.baseline.is_none() && args.limit.is_none() && !args.ignore_empty_cache {
+        return tune::answer_of(trace);
     }
-    Answer { cut_to_events: trace.cut_to(), ..tune::of_recording(recorded, trace.config().to_owned()) }
+    let own = args.baseline.as_deref().unwrap_or(trace.config());
+    let answered = || {
+        let question = Question {
+            part,
+            baseline: &cachalot_policies::parse(own).ok()?,
+            recorded: None,
+            has_late_keys: trace.has_late_keys,
+            limit_is_setting: args.limit.or(trace.limit_bytes()).is_some() || recorded.was_refused_by_limit,
+        };
+        tune::answer(&question, costs)
+    };
+    let answer = answered().unwrap_or_else(|| tune::of_recording(recorded, trace.config().to_owned()));
+    Answer { cut_to_events: trace.cut_to(), ..answer }
 }
 
-fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneRecord>, ReplayError> {
+fn load_file(number: usize, file: &Path, args: &TuneArgs, costs: &DriverCosts) -> Result<Vec<TuneRecord>, ReplayError> {
     let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
     let record = |trace: &Trace| {
         let program = replay::program(trace)?;
@@ -330,7 +350,9 @@ fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneReco
         };
         Ok(TuneRecord {
             file: file.display().to_string(),
-            answer: answer(trace, &recorded, args),
+            config: trace.config().to_owned(),
+            answer: answer(trace, &recorded, &part, args, costs),
+            recorded,
             tells_config: trace.tells_config(),
             has_late_keys: trace.has_late_keys,
             emptied: calls,

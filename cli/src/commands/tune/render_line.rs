@@ -1,6 +1,7 @@
 //! The object of `--json`.
 
 use super::{TuneArgs, TuneRecord};
+use crate::commands::answer::Told;
 use cachalot_replay::tune::{Aim, Options, Outcome, Part, Parts, Tried};
 use serde::Serialize;
 use std::io;
@@ -32,6 +33,7 @@ struct RecordedLine<'a> {
     tells_config: bool,
     peak_reserved_bytes: u64,
     peak_live_bytes: u64,
+    answer: Told,
 }
 
 impl<'a> RecordedLine<'a> {
@@ -39,10 +41,11 @@ impl<'a> RecordedLine<'a> {
         Self {
             file: &record.file,
             record: &record.part.name,
-            config: &record.answer.config,
+            config: &record.config,
             tells_config: record.tells_config,
-            peak_reserved_bytes: record.answer.peak_reserved_bytes,
-            peak_live_bytes: record.answer.peak_live_bytes,
+            peak_reserved_bytes: record.recorded.peak_reserved_bytes,
+            peak_live_bytes: record.recorded.peak_live_bytes,
+            answer: Told::from(&record.answer),
         }
     }
 }

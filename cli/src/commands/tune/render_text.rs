@@ -1,10 +1,11 @@
 //! The result for people: the searched programs, the settings, and the table of candidates.
 
 use super::{TuneArgs, TuneRecord};
-use crate::commands::answer::{facts, rescue};
+use crate::commands::answer::{facts, rescue, sentence};
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
 use cachalot_replay::tune::{Aim, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
+use std::fmt::Write as _;
 
 /// The variable with the settings of PyTorch's allocator.
 pub(super) const TORCH: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -62,12 +63,14 @@ pub(super) fn text(
     let before = failed(&outcome.tried[0]);
     let found = |best| Found { best, before, baseline: &baseline };
     lines.extend(recommendation(("PyTorch's allocator", TORCH), &found(torch), options, look));
+    let not_advised = advised_and_refused(records, parts, options, outcome);
+    lines.extend(not_advised.iter().map(|line| format!("\n{}", look.fold(line, 2))));
     let mut best = torch;
     if !options.torch_only {
         best = outcome.cachalot.map(|number| &outcome.tried[number]);
         lines.extend(recommendation(("cachalot", CACHALOT), &found(best), options, look));
     }
-    if best.is_none() {
+    if best.is_none() && not_advised.is_none() {
         lines.extend(refused(parts, options, outcome).map(|line| format!("\n{}", look.fold(&line, 2))));
     }
     lines.push(String::new());
@@ -75,23 +78,36 @@ pub(super) fn text(
     lines.join("\n")
 }
 
-/// Returns the line about a recording.
+/// Returns the paragraph about a recording: the sentence of every report, and what the search does.
 fn held(record: &TuneRecord, args: &TuneArgs) -> String {
-    let mut line = format!("{}: {}", record.part.name, facts(&record.answer));
-    if let Some(rescue) = rescue(&record.answer) {
-        line = format!("{line}. {rescue}");
+    let TuneRecord { answer, part, .. } = record;
+    let mut text = format!("{}: ", part.name);
+    if answer.replayed_bytes.is_some() || answer.cut_to_events == Some(1) {
+        text.push_str(&sentence(answer));
+    } else {
+        // The search tries settings although no report does.
+        let _ = write!(text, "{}.", facts(answer));
+        if let Some(rescue) = rescue(answer) {
+            let _ = write!(text, " {rescue}.");
+        }
+    }
+    if answer.better.is_none() && answer.rescues.is_empty() {
+        text.push_str(" The search tries more settings.");
     }
     let calls = bytes::plural(record.emptied as u64, "call");
     match record.emptied {
         0 => {}
-        _ if args.ignore_empty_cache => line = format!("{line}; searched without {calls} of empty_cache()"),
-        _ => line = format!("{line}; {calls} of empty_cache()"),
+        _ if args.ignore_empty_cache => _ = write!(text, " The search leaves out {calls} of empty_cache()."),
+        _ => _ = write!(text, " The program has {calls} of empty_cache()."),
     }
-    match record.answer.config.as_str() {
-        _ if !record.tells_config => line + "; the record does not contain its settings, so the defaults are assumed",
-        "" => line,
-        config => format!("{line}; recorded with {config}"),
+    match record.config.as_str() {
+        _ if !record.tells_config => {
+            text.push_str(" The record does not contain its settings, so the defaults are assumed.");
+        }
+        "" => {}
+        config => _ = write!(text, " It was recorded with `{config}`."),
     }
+    text
 }
 
 /// Returns the number of failed requests of all programs.
@@ -105,8 +121,8 @@ fn baseline(records: &[TuneRecord], args: &TuneArgs) -> String {
     if let Some(text) = &args.baseline {
         return own(text);
     }
-    let first = records.first().map_or("", |record| &record.answer.config);
-    if records.iter().all(|record| record.answer.config == first) { own(first) } else { "as recorded".to_owned() }
+    let first = records.first().map_or("", |record| &record.config);
+    if records.iter().all(|record| record.config == first) { own(first) } else { "as recorded".to_owned() }
 }
 
 /// Returns lines with the names of the searched and the held-back programs.
@@ -161,8 +177,11 @@ fn recommendation((whom, variable): (&str, &str), found: &Found<'_>, options: &O
             "the default" => "the default settings",
             config => config,
         };
-        let still = if before > 0 { ", and nothing that serves more requests" } else { "" };
-        let none = format!("For {whom}: nothing better than {baseline} was found{still}");
+        let none = if before > 0 {
+            format!("For {whom}: no settings were found with which no request fails")
+        } else {
+            format!("For {whom}: nothing better than {baseline} was found")
+        };
         return vec![String::new(), look.fold(&none, 2)];
     };
     let (small, other) = match options.aim {
@@ -188,20 +207,40 @@ fn recommendation((whom, variable): (&str, &str), found: &Found<'_>, options: &O
     lines
 }
 
+/// Returns a line about the setting that a recording's own sentence advises, and the search does
+/// not.
+fn advised_and_refused(records: &[TuneRecord], parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
+    if outcome.torch.is_some() {
+        return None;
+    }
+    let advised = records.iter().find_map(|record| record.answer.better.as_ref())?;
+    let tried = outcome.tried.iter().find(|tried| tried.config == advised.config)?;
+    let why = reason(tried, parts, options, outcome)
+        .unwrap_or_else(|| "it gains too little where it was searched".to_owned());
+    let name =
+        if advised.config.is_empty() { "the default settings".to_owned() } else { format!("`{}`", advised.config) };
+    Some(format!("The search does not recommend {name}, which the first sentence names: {why}"))
+}
+
 /// Returns a line with the largest gain of a refused candidate, and the reason for the refusal.
 fn refused(parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
     let gain = |tried: &Tried| changes(&tried.seen, options.aim).0;
     let by_gain = |one: &&Tried, other: &&Tried| gain(one).total_cmp(&gain(other));
     let best = outcome.tried.iter().min_by(by_gain).filter(|best| gain(best) < -0.01)?;
-    let why = match best.note {
-        Note::OverBudget => "it exceeds the budget of a program".to_owned(),
-        Note::Worse => worst(&parts.seen, &best.seen, &outcome.tried[0].seen, options.aim)?,
-        Note::Unconfirmed => {
-            worst(&parts.held, best.held_back.as_ref()?, outcome.tried[0].held_back.as_ref()?, options.aim)?
-        }
-        Note::Baseline | Note::Best | Note::Behind => return None,
-    };
+    let why = reason(best, parts, options, outcome)?;
     Some(format!("{} would gain most, {} where it was searched, but {why}", best.config, percent(gain(best))))
+}
+
+/// Returns the reason for the refusal of a candidate.
+fn reason(tried: &Tried, parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
+    match tried.note {
+        Note::OverBudget => Some("it exceeds the budget of a program".to_owned()),
+        Note::Worse => worst(&parts.seen, &tried.seen, &outcome.tried[0].seen, options.aim),
+        Note::Unconfirmed => {
+            worst(&parts.held, tried.held_back.as_ref()?, outcome.tried[0].held_back.as_ref()?, options.aim)
+        }
+        Note::Baseline | Note::Best | Note::Behind => None,
+    }
 }
 
 /// Returns a text about the program with the worst change.
@@ -232,17 +271,30 @@ fn changes(summary: &Summary, aim: Aim) -> (f64, f64) {
 }
 
 fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> Table {
+    let rows = rows(outcome, most);
     let mut columns = match options.aim {
         Aim::Memory => MEMORY,
         Aim::Time => TIME,
     };
-    if failed(&outcome.tried[0]) > 0 {
+    if rows.iter().any(|&row| failed(&outcome.tried[row]) > 0) {
         (columns[WORST], columns[OOMS]) = (extra("worst"), column("OOMs"));
     }
     let mut table = Table::new(&columns);
     let recommended = if options.torch_only { outcome.torch } else { outcome.cachalot };
+    for (at, &row) in rows.iter().enumerate() {
+        if Some(row) == recommended {
+            table.mark(at);
+        }
+        table.row(cells(&outcome.tried[row], &outcome.tried[0], options.aim, baseline));
+    }
+    table
+}
+
+/// Returns the numbers of the candidates with rows: the baseline, the recommendations, and up to
+/// `most` others.
+fn rows(outcome: &Outcome, most: usize) -> Vec<usize> {
     let mut others: Vec<&Tried> = Vec::new();
-    let mut rows = 0;
+    let mut rows = Vec::new();
     for (number, tried) in outcome.tried.iter().enumerate() {
         let is_named = [Some(0), outcome.torch, outcome.cachalot].contains(&Some(number)) || tried.config == EXPANDABLE;
         // Of candidates with the same costs, the first is the simplest.
@@ -255,16 +307,12 @@ fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> T
         if !is_named {
             others.push(tried);
         }
-        if Some(number) == recommended {
-            table.mark(rows);
-        }
-        table.row(cells(tried, options.aim, baseline));
-        rows += 1;
+        rows.push(number);
     }
-    table
+    rows
 }
 
-fn cells(tried: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
+fn cells(tried: &Tried, base: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
     let Tried { seen, held_back, .. } = tried;
     let name = match tried.config.as_str() {
         _ if tried.note == Note::Baseline => baseline.to_owned(),
@@ -286,7 +334,9 @@ fn cells(tried: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
         change(other),
         format!("{:.2} µs", seen.us_per_request),
     ];
-    cells.push(failed(tried).to_string());
+    // Of a candidate that was not checked, nobody knows whether it serves what fails there.
+    let is_unknown = held.is_none() && base.held_back.as_ref().is_some_and(|base| base.ooms > 0);
+    cells.push(if is_unknown { String::new() } else { failed(tried).to_string() });
     cells.push(note(tried.note).to_owned());
     cells
 }

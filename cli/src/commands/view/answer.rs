@@ -90,6 +90,7 @@ impl Answer {
             return sentence_at_end(&self.fullest);
         }
         let when = match self.after_us {
+            Some(0) => "at the first event".to_owned(),
             Some(us) => format!("{} after the first event", duration(us)),
             None => format!("at event {} of {}", grouped(self.event.into()), grouped(self.events as u64)),
         };
