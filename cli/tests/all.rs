@@ -21,6 +21,7 @@ mod plan;
 mod plan_bad_input;
 mod planned;
 mod predict;
+mod private_pools;
 mod recorded_traces;
 mod run;
 mod schemas;

@@ -216,7 +216,7 @@ fn a_failure_begins_with_the_request_and_who_refused_it() {
 #[test]
 fn free_memory_of_a_graph_s_pool_serves_no_other_request() {
     let (text, failure) = failed("graph_pool", Some(12 * MIB), [0, 1]);
-    assert!(text.contains("1.95 GiB of the free memory are in private pools, as those of CUDA graphs"), "{text}");
+    assert!(text.contains("1.95 GiB of the free memory are in the private pool of a CUDA graph"), "{text}");
     assert_eq!(failure["cached_private"], 2000 * MIB);
     assert_eq!(failure["if_released"], 12 * MIB);
     assert_eq!(failure["missing"], 1000 * MIB - 12 * MIB - 5 * MIB);

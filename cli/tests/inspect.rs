@@ -78,7 +78,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
             "device": 0, "segments": 2, "reserved": 70 * MIB, "reserved_private": 0, "allocations": 2,
             "allocated": 12 * MIB, "requested": 12 * MIB, "pending": 0, "cached": 58 * MIB, "free_blocks": 3,
             "largest_free": 30 * MIB, "in_holes": 28 * MIB, "largest_hole": 16 * MIB, "fragmentation": 1.0 - 16.0 / 28.0,
-            "releasable": 30 * MIB, "parked": 0, "streams": 2, "events": 10,
+            "releasable": 30 * MIB, "kept": 0, "parked": 0, "streams": 2, "events": 10,
         }])
     );
     // The peak is before the fifth event, 5 ms before the end: 8 + 12 + 4 + 30 MiB. All memory was

@@ -5,7 +5,7 @@
 
 use crate::common::{cachalot, folder, traces_with};
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{Config, StreamId};
+use cachalot_core::{Config, PoolId, StreamId};
 use cachalot_replay::inspect;
 use cachalot_replay::program::{DEVICE, OnDevice, Operation, Run, Settings, Subject};
 use cachalot_replay::recorded::RecordedPeaks;
@@ -109,11 +109,12 @@ fn record(random: &mut Rng, config: &Config, is_ring: bool) -> Made {
     let mut events = Vec::new();
     run.allocator.trace(DEVICE).expect("a trace").for_each(|entry| events.push(*entry));
     let segments = run.allocator.snapshot();
-    Made { end: End { config: config.clone(), segments, events }, peak: run.device().peak_used() }
+    let pools = vec![PoolId::DEFAULT; events.len()];
+    Made { end: End { config: config.clone(), segments, events, pools }, peak: run.device().peak_used() }
 }
 
 fn adds_up(stuck: &Stuck, what: &str) {
-    let sum = stuck.in_use_bytes + stuck.hole_bytes + stuck.idle_bytes;
+    let sum = stuck.in_use_bytes + stuck.hole_bytes + stuck.idle_bytes + stuck.kept_bytes;
     assert_eq!(sum, stuck.reserved_bytes, "{what}: {stuck:?}");
 }
 
@@ -121,11 +122,11 @@ fn adds_up(stuck: &Stuck, what: &str) {
 fn report_adds_up(snapshot: &Snapshot, what: &str) {
     let report = inspect::inspect(snapshot, inspect::Lists { most: 3, by: inspect::By::Stack });
     for totals in &report.totals {
-        let sum = totals.allocated + totals.pending + totals.releasable + totals.in_holes;
+        let sum = totals.allocated + totals.pending + totals.releasable + totals.kept + totals.in_holes;
         assert_eq!(sum, totals.reserved, "{what} at the end: {totals:?}");
     }
     for peak in &report.peaks {
-        let sum = peak.allocated + peak.pending + peak.releasable + peak.in_holes;
+        let sum = peak.allocated + peak.pending + peak.releasable + peak.kept + peak.in_holes;
         assert_eq!(sum, peak.reserved, "{what}: {peak:?}");
         assert!(peak.largest_hole <= peak.in_holes, "{what}: {peak:?}");
     }
@@ -175,7 +176,7 @@ fn commands_agree(file: &Path, peaks: &[u64], what: &str) {
         let answer = &line["answer"];
         let number = |key: &str| answer["fullest"][key].as_u64().expect(key);
         assert_eq!(of(answer), peak, "{what}: view");
-        let sum = number("in_use_bytes") + number("hole_bytes") + number("idle_bytes");
+        let sum = number("in_use_bytes") + number("hole_bytes") + number("idle_bytes") + number("kept_bytes");
         assert_eq!(sum, number("reserved_bytes"), "{what}: view");
         // One fold makes the sentence, and another the page.
         assert_eq!(answer["of_record"]["fullest"], answer["fullest"], "{what}: view");

@@ -197,6 +197,35 @@ fn each_device_of_a_snapshot_is_a_source() {
     );
 }
 
+/// Before PyTorch 2.12, events have no pools, and the segments of the end have.
+#[test]
+fn a_segment_of_the_end_tells_its_pool_and_a_released_one_is_unknown() {
+    let event = |action: &str, addr: u64, size: u64| json!({"action": action, "addr": addr, "size": size, "stream": 0});
+    let [default, graph, gone] = [1_u64, 2, 3].map(|number| number << 30);
+    let obtained = [default, graph, gone].map(|at| event("segment_alloc", at, 20 << 20));
+    let made = [default, graph, gone].map(|at| event("alloc", at, 5 << 20));
+    let freed = ["free_requested", "free_completed"].map(|action| event(action, gone, 5 << 20));
+    let released = event("segment_free", gone, 20 << 20);
+    let events: Vec<Value> = obtained.into_iter().chain(made).chain(freed).chain([released]).collect();
+    let segment = |address: u64, pool: [u64; 2]| {
+        let block =
+            |address: u64, mib: u64, state: &str| json!({"address": address, "size": mib << 20, "state": state});
+        let blocks = [block(address, 5, "active_allocated"), block(address + (5 << 20), 15, "inactive")];
+        json!({"address": address, "total_size": 20 << 20, "segment_type": "large", "segment_pool_id": pool,
+            "blocks": blocks})
+    };
+    let segments = [segment(default, [0, 0]), segment(graph, [4, 0])];
+    let place = folder("pools");
+    let snapshot = json!({"segments": segments, "device_traces": [events]});
+    let file = write(&place, "pools.json", snapshot.to_string());
+    let page = place.join("page.html");
+    let finished = cachalot([Path::new("view"), Path::new("-o"), &page, &file]);
+    assert_eq!(finished.status, 0, "{}", finished.errors);
+    let source = &sources(&fs::read_to_string(&page).expect("a page"))[0];
+    let expected = json!([["0", [0, 0], "large"], ["0", [4, 0], "large"], ["0", null, "large"]]);
+    assert_eq!(source.header["heaps"], expected);
+}
+
 #[test]
 fn failures_notes_and_marks_are_there() {
     let event = |action: &str, time: u64, more: Value| {

@@ -58,7 +58,8 @@ pub struct FreeMemory {
     pub largest: u64,
 }
 
-/// The memory of a device at some time. Memory in use, in holes and idle add up to reserved memory.
+/// The memory of a device at some time. Memory in use, in holes, idle and kept add up to reserved
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Stuck {
     /// Bytes reserved from the device.
@@ -69,20 +70,27 @@ pub struct Stuck {
     pub hole_bytes: u64,
     /// Number of segments with holes.
     pub hole_segments: u64,
-    /// Bytes of wholly free segments, and of wholly free pages of expandable segments.
+    /// Bytes of wholly free segments, and of wholly free pages of expandable segments, outside of
+    /// private pools.
     pub idle_bytes: u64,
-    /// Number of wholly free segments.
+    /// Number of wholly free segments outside of private pools.
     pub idle_segments: u64,
+    /// Bytes of the same in private pools, which keep them as long as their graphs live.
+    pub kept_bytes: u64,
 }
 
 impl Stuck {
-    /// Adds a segment of `bytes` bytes.
-    pub(crate) fn add(&mut self, bytes: u64, free: FreeMemory) {
+    /// Adds a segment of `bytes` bytes, of a private pool or not.
+    pub(crate) fn add(&mut self, bytes: u64, free: FreeMemory, is_private: bool) {
         let FreeMemory { idle, holes, .. } = free;
         self.reserved_bytes = self.reserved_bytes.saturating_add(bytes);
         self.in_use_bytes = self.in_use_bytes.saturating_add(bytes.saturating_sub(idle).saturating_sub(holes));
-        self.idle_bytes = self.idle_bytes.saturating_add(idle);
-        self.idle_segments += u64::from(idle == bytes && bytes > 0);
+        if is_private {
+            self.kept_bytes = self.kept_bytes.saturating_add(idle);
+        } else {
+            self.idle_bytes = self.idle_bytes.saturating_add(idle);
+            self.idle_segments += u64::from(idle == bytes && bytes > 0);
+        }
         self.hole_bytes = self.hole_bytes.saturating_add(holes);
         self.hole_segments += u64::from(holes > 0);
     }

@@ -2,7 +2,7 @@
 //! that the command runs them on.
 
 pub use cachalot_tuner::program::{
-    DEVICE, DriverTime, LeftOut, Operation, Position, Program, Refusal, Run, Settings, Subject, median,
+    DEVICE, DriverTime, GRAPHS, LeftOut, Operation, Position, Program, Refusal, Run, Settings, Subject, median,
     nanoseconds_per_call,
 };
 

@@ -1,7 +1,8 @@
 //! The memory of a recording: sums of its events, without a replay.
 
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
-use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
+use crate::trace::{Action, BlockState, Event, ExpectedBlock, Pools, Segment, Trace};
+use cachalot_core::PoolId;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The memory of a recording: held from the device, and live for the program.
@@ -17,8 +18,8 @@ pub struct RecordedPeaks {
     pub largest_failed_bytes: u64,
     /// The memory when the most was in use, for the first time.
     pub fullest: Stuck,
-    /// Bytes of the segments that were idle before the first event, and that no request of the
-    /// history used: without them, the history would have been the same.
+    /// Bytes of the segments outside of private pools that were idle before the first event, and
+    /// that no request of the history used: without them, the history would have been the same.
     pub idle_before_bytes: u64,
     /// Whether the first failed request was refused although the device had enough free memory: by
     /// a limit of the process.
@@ -28,9 +29,10 @@ pub struct RecordedPeaks {
     pub limit_bytes: Option<u64>,
 }
 
-/// The memory of a record. A part has the number of its stream.
+/// The memory of a record. A part has the number of its stream, and whether its pool is private.
 struct RecordFold<'t> {
-    memory: Memory<u64, ()>,
+    memory: Memory<(u64, bool), ()>,
+    pools: &'t Pools,
     /// The sizes of blocks that are allocated at the end, by the number of the request's event.
     sizes: HashMap<usize, u64>,
     events: &'t [Event],
@@ -86,6 +88,7 @@ impl<'t> RecordFold<'t> {
         let config = cachalot_policies::parse(trace.config()).unwrap_or_default();
         let mut fold = Self {
             memory: Memory::default(),
+            pools: &trace.pools,
             sizes: sizes(trace),
             events: &trace.events,
             large_page: config.large_segment_size(),
@@ -94,7 +97,7 @@ impl<'t> RecordFold<'t> {
         for segment in trace.start.iter().flat_map(|start| &start.segments) {
             let end = segment.address.saturating_add(segment.total_size);
             let page = fold.page(segment);
-            fold.memory.insert(segment.address, Part { end, page, of: segment.stream });
+            fold.memory.insert(segment.address, Part { end, page, of: (segment.stream, is_private(segment)) });
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
                 let pending = block.state == BlockState::ActivePendingFree;
                 let size = freed.get(&block.address).copied().unwrap_or(block.size);
@@ -114,8 +117,10 @@ impl<'t> RecordFold<'t> {
 
     /// Makes the changes of event number `number`.
     fn apply(&mut self, number: usize) {
-        let Event { action, addr, size, stream, .. } = self.events[number];
+        let event = self.events[number];
+        let Event { action, addr, size, .. } = event;
         let end = addr.saturating_add(size);
+        let of = (event.stream, self.pools.of(&event).is_some_and(|pool| pool != PoolId::DEFAULT));
         match action {
             Action::Alloc => {
                 let size = self.sizes.get(&number).copied().unwrap_or_else(|| memory::rounded(size));
@@ -126,10 +131,10 @@ impl<'t> RecordFold<'t> {
                 self.memory.set_block(addr, block.map(|block| memory::Block { pending: true, ..block }));
             }
             Action::FreeCompleted => _ = self.memory.set_block(addr, None),
-            Action::SegmentAlloc => self.memory.map(addr, Part { end, page: 0, of: stream }, |_, _| false),
+            Action::SegmentAlloc => self.memory.map(addr, Part { end, page: 0, of }, |_, _| false),
             Action::SegmentMap => {
                 let page = memory::page_of(size, self.large_page);
-                self.memory.map(addr, Part { end, page, of: stream }, |_, _| false);
+                self.memory.map(addr, Part { end, page, of }, |_, _| false);
             }
             Action::SegmentFree | Action::SegmentUnmap => self.memory.cut(addr, end),
             Action::OutOfMemory => {}
@@ -141,15 +146,23 @@ impl<'t> RecordFold<'t> {
         let blocks = self.memory.ordered();
         let mut stuck = Stuck::default();
         for (&address, part) in self.memory.parts() {
-            stuck.add(part.end - address, Memory::free(&blocks, address, part, false));
+            stuck.add(part.end - address, Memory::free(&blocks, address, part, false), part.of.1);
         }
         stuck
     }
 }
 
-/// Returns the bytes of the segments that were idle before the first event, and stayed so.
+/// Returns whether the pool of a segment is not the default pool.
+fn is_private(segment: &Segment) -> bool {
+    segment.segment_pool_id != (0, 0)
+}
+
+/// Returns the bytes of the segments that were idle before the first event, and stayed so. Private
+/// pools keep theirs.
 fn unused(trace: &Trace) -> u64 {
-    let is_idle = |segment: &&Segment| segment.blocks.iter().all(|block| block.state == BlockState::Inactive);
+    let is_idle = |segment: &&Segment| {
+        !is_private(segment) && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
+    };
     let idle = trace.start.iter().flat_map(|start| &start.segments).filter(is_idle);
     let mut idle: BTreeMap<u64, u64> = idle.map(|segment| (segment.address, segment.total_size)).collect();
     for event in trace.events.iter().filter(|event| event.action == Action::Alloc) {

@@ -7,8 +7,8 @@ use crate::stack::Stack;
 use crate::stream::Each;
 use cachalot_core::rounding::INTERVALS;
 use cachalot_core::{
-    Action, Allocator, Config, DeviceIndex, DeviceMemory, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
-    TraceEntry, TraceExtent,
+    Action, Allocator, Config, DeviceIndex, DeviceMemory, Lock, PoolId, PoolKind, SnapshotBlock, SnapshotSegment,
+    Storage, TraceEntry, TraceExtent,
 };
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub struct Taken<F> {
     segments: Vec<SnapshotSegment>,
     /// The events of each device.
     traces: Vec<Vec<TraceEntry>>,
+    /// The pools of the events of each device, if they are known.
+    pools: Vec<Vec<PoolId>>,
     settings: Settings,
     /// Returns the stack for the number of a call site.
     stack: F,
@@ -27,7 +29,7 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
     /// Creates a snapshot of given data: the segments by address, the events of each device, and
     /// the stacks. `stack` as in [`of`](Self::of).
     pub fn new(segments: Vec<SnapshotSegment>, traces: Vec<Vec<TraceEntry>>, config: &Config, stack: F) -> Self {
-        Self { segments, traces, settings: settings(config), stack }
+        Self { segments, traces, pools: Vec::new(), settings: settings(config), stack }
     }
 
     /// Takes a snapshot of an allocator. Reads the heaps one after another, then the traces, so an
@@ -62,11 +64,20 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         self
     }
 
+    /// Adds the pool of each event, for each device.
+    #[must_use]
+    pub fn with_pools(self, pools: Vec<Vec<PoolId>>) -> Self {
+        Self { pools, ..self }
+    }
+
     /// Returns the snapshot, ready to be written once. The entries are built during the write.
     pub fn snapshot(
         &self,
     ) -> Snapshot<Each<impl Iterator<Item = Segment>>, Each<impl Iterator<Item: serde::Serialize>>> {
-        let traces = self.traces.iter().map(|entries| Each::new(entries.iter().map(|entry| event(entry, &self.stack))));
+        let traces = self.traces.iter().enumerate().map(|(device, entries)| {
+            let pools = self.pools.get(device).into_iter().flatten().map(Some).chain(std::iter::repeat(None));
+            Each::new(entries.iter().zip(pools).map(|(entry, pool)| event(entry, pool, &self.stack)))
+        });
         Snapshot {
             segments: Each::new(self.segments.iter().map(|part| segment(part, &self.stack))),
             device_traces: Each::new(traces),
@@ -137,7 +148,7 @@ fn block(block: &SnapshotBlock, stack: &impl Fn(u32) -> Stack) -> Block {
     }
 }
 
-fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
+fn event(entry: &TraceEntry, pool: Option<&PoolId>, stack: &impl Fn(u32) -> Stack) -> Event {
     let failed = entry.action == Action::OutOfMemory;
     Event {
         action: entry.action.name().into(),
@@ -150,6 +161,7 @@ fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
             device_free: failed.then_some(signed(entry.addr.0)),
             compile_context: Some("N/A".into()),
             user_metadata: Some("".into()),
+            pool_id: pool.map(|pool| (pool.0, pool.1)),
             ..Details::default()
         })),
     }

@@ -70,7 +70,8 @@ pub(crate) fn last(events: u64) -> String {
 /// Returns the clause on the setting that would have saved memory.
 fn advice(answer: &Answer) -> String {
     if answer.replayed_bytes.is_none() {
-        return "the history is too long, or cannot be replayed, so no setting was tried".to_owned();
+        let why = answer.not_replayed.as_ref().map_or_else(String::new, |why| format!("{why}, so "));
+        return format!("{why}no setting was tried");
     }
     let present = if answer.config.is_empty() { String::new() } else { format!(" instead of `{}`", answer.config) };
     let Some(better) = &answer.better else {
@@ -180,7 +181,7 @@ fn stuck(fullest: &Stuck) -> Option<String> {
 
 /// Returns what is known without a history. Idle memory can be released, and is not stuck.
 pub(crate) fn sentence_at_end(end: &Stuck) -> String {
-    let Stuck { reserved_bytes: reserved, in_use_bytes, hole_bytes, hole_segments, idle_bytes, .. } = *end;
+    let Stuck { reserved_bytes: reserved, in_use_bytes, hole_bytes, hole_segments, idle_bytes, kept_bytes, .. } = *end;
     if reserved == 0 {
         return "Nothing is reserved at the end.".to_owned();
     }
@@ -192,6 +193,10 @@ pub(crate) fn sentence_at_end(end: &Stuck) -> String {
     }
     if idle_bytes > 0 {
         text = format!("{text}; {} ({}) are idle, and can be released", show(idle_bytes), share(idle_bytes, reserved));
+    }
+    if kept_bytes > 0 {
+        let (kept, share) = (show(kept_bytes), share(kept_bytes, reserved));
+        text = format!("{text}; {kept} ({share}) are free in private pools, as those of CUDA graphs, which keep them");
     }
     text + "."
 }
@@ -214,6 +219,7 @@ mod tests {
             peak_reserved_bytes: 20 * GIB,
             peak_live_bytes: 5 * GIB,
             replayed_bytes: Some(20 * GIB),
+            not_replayed: None,
             idle_before_bytes: 0,
             fullest: Stuck { hole_bytes: GIB, hole_segments: 1, ..Stuck::default() },
             better,
@@ -266,6 +272,13 @@ mod tests {
     }
 
     #[test]
+    fn a_history_that_was_not_replayed_says_why() {
+        let why = "the history cannot be replayed (event 7: free of 100, which is not allocated)".to_owned();
+        let not = Answer { replayed_bytes: None, not_replayed: Some(why.clone()), ..answer(None) };
+        assert!(sentence(&not).contains(&format!("; {why}, so no setting was tried.")), "{}", sentence(&not));
+    }
+
+    #[test]
     fn what_would_have_served_a_request_comes_in_order() {
         let setting = better("expandable_segments:True", None, 0);
         let limit = Rescue::Limit { limit_bytes: 22 * GIB, instead_of_bytes: 21 * GIB, is_setting: true };
@@ -294,6 +307,7 @@ mod tests {
             hole_segments: 1,
             idle_bytes: GIB / 2,
             idle_segments: 3,
+            kept_bytes: 0,
         };
         assert_eq!(
             sentence_at_end(&end),
@@ -301,5 +315,11 @@ mod tests {
              segment; 512.00 MiB (25 %) are idle, and can be released."
         );
         assert_eq!(sentence_at_end(&Stuck::default()), "Nothing is reserved at the end.");
+        let kept = Stuck { reserved_bytes: GIB, kept_bytes: GIB / 4, in_use_bytes: GIB / 4 * 3, ..Stuck::default() };
+        assert_eq!(
+            sentence_at_end(&kept),
+            "1.00 GiB are reserved at the end, and 768.00 MiB of it in use; 256.00 MiB (25 %) are free in private pools, \
+             as those of CUDA graphs, which keep them."
+        );
     }
 }

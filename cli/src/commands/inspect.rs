@@ -3,7 +3,7 @@
 use super::answer::{Told, rescue, sentence_at_end};
 use super::bytes::{duration, plural, show};
 use super::progress::Progress;
-use super::table::{Column, Look, Table, column, extra};
+use super::table::{Column, Look, Table, column, extra, if_any};
 use super::{BAD_INPUT, SCHEMA, print};
 use cachalot_replay::inspect::{
     self, By, Failure, Group, Lists, Peak, PeakOf, RefusedBy, Remedy, Report, SegmentReport, StackLines, Totals,
@@ -12,6 +12,7 @@ use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
 use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,14 +45,18 @@ say what is computed.
 
 pending            freed by the program, and still used by other streams
 in use             allocated or pending
+private            reserved for private pools, as those of CUDA graphs; shown if
+                   there is any
 idle               wholly free segments, and wholly free pages of expandable
                    segments, which can be released
+kept               the same in private pools, which keep it as long as their
+                   graphs live
 in holes           all other free memory; fragmented is the share outside the
-                   largest hole. Allocated, pending, idle and in holes add up to
-                   reserved
+                   largest hole. Allocated, pending, idle, kept and in holes add
+                   up to reserved
 wanted             the block for a failed request: the requested size, rounded
-here, elsewhere    on the request's stream outside of private pools; on other
-                   streams and in private pools
+here, elsewhere    on the request's stream; on other streams; both outside of
+                   private pools
 if waited          the largest block once other streams finish their work on
                    freed memory
 if released        free memory of the device, and all idle segments
@@ -75,15 +80,16 @@ Examples:
   cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
 
 /// The columns of the totals.
-const TOTALS: [Column; 15] = [
+const TOTALS: [Column; 16] = [
     column("device"),
     column("reserved"),
-    extra("private"),
+    if_any("private"),
     extra("parked"),
     column("allocated"),
     extra("requested"),
     column("pending"),
     column("idle"),
+    extra("kept"),
     column("in holes"),
     extra("largest hole"),
     extra("fragmented"),
@@ -94,14 +100,16 @@ const TOTALS: [Column; 15] = [
 ];
 
 /// The columns of the peaks.
-const PEAKS: [Column; 9] = [
+const PEAKS: [Column; 11] = [
     column("device, peak of"),
     extra("at event"),
     extra("before the end"),
     column("reserved"),
+    if_any("private"),
     column("allocated"),
     column("pending"),
     column("idle"),
+    extra("kept"),
     column("in holes"),
     extra("largest hole"),
 ];
@@ -378,9 +386,11 @@ fn peaks(peaks: &[Peak]) -> Table {
             peak.event.to_string(),
             peak.before_end_us.map_or_else(String::new, duration),
             show(peak.reserved),
+            some(peak.reserved_private),
             show(peak.allocated),
             show(peak.pending),
             show(peak.releasable),
+            show(peak.kept),
             show(peak.in_holes),
             show(peak.largest_hole),
         ]);
@@ -402,6 +412,11 @@ fn pool(id: (u64, u64)) -> String {
     }
 }
 
+/// Formats bytes for a column that is only shown if a row has some.
+fn some(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { show(bytes) }
+}
+
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
@@ -412,12 +427,13 @@ fn totals(devices: &[Totals]) -> Table {
         table.row(vec![
             if totals.device < 0 { "host".to_owned() } else { totals.device.to_string() },
             show(totals.reserved),
-            show(totals.reserved_private),
+            some(totals.reserved_private),
             show(totals.parked),
             show(totals.allocated),
             show(totals.requested),
             show(totals.pending),
             show(totals.releasable),
+            show(totals.kept),
             show(totals.in_holes),
             show(totals.largest_hole),
             percent(totals.fragmentation),
@@ -430,11 +446,19 @@ fn totals(devices: &[Totals]) -> Table {
     table
 }
 
+/// Returns the name of a segment. A private pool is part of it, for its memory serves no other.
+fn segment(report: &SegmentReport) -> String {
+    let private = (report.pool != (0, 0)).then(|| pool(report.pool));
+    let kinds: Vec<String> = report.is_expandable.then(|| "expandable".to_owned()).into_iter().chain(private).collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join("; ")) };
+    format!("{:#x}{kinds}", report.address)
+}
+
 fn segments(reports: &[SegmentReport]) -> Table {
     let mut table = Table::new(&SEGMENTS);
     for report in reports {
         table.row(vec![
-            format!("{:#x}{}", report.address, if report.is_expandable { " (expandable)" } else { "" }),
+            segment(report),
             report.device.to_string(),
             stream(report.stream),
             pool(report.pool),
@@ -598,8 +622,20 @@ fn advice(remedy: Remedy) -> &'static str {
         Remedy::RaiseLimit => "a higher limit, for the device had enough",
         Remedy::WaitForStreams => "to wait for other streams",
         Remedy::ReleaseCached => "to release wholly free segments",
-        Remedy::ShareStreams => "a free block of another stream or pool",
+        Remedy::ShareStreams => "a free block of another stream",
         Remedy::Defragment => "free memory in one piece, as expandable segments can have it",
+    }
+}
+
+/// Names private pools by what they are for. `PyTorch` calls the own pool of a graph `(number, 0)`;
+/// all others are shared by graphs, or are a `MemPool`.
+fn owners(pools: &BTreeSet<(u64, u64)>) -> &'static str {
+    let are_own = pools.iter().all(|&(_, other)| other == 0);
+    match (pools.len(), are_own) {
+        (1, true) => "the private pool of a CUDA graph",
+        (1, false) => "the private pool of a CUDA graph (or of a MemPool)",
+        (_, true) => "the private pools of CUDA graphs",
+        (_, false) => "the private pools of CUDA graphs (or of MemPools)",
     }
 }
 
@@ -636,11 +672,8 @@ fn sentence_of_failure(failure: &Failure) -> String {
         text.push('.');
     }
     if cached_private > 0 {
-        let _ = write!(
-            text,
-            " {} of the free memory are in private pools, as those of CUDA graphs, and serve no other request.",
-            show(cached_private)
-        );
+        let (free, owners) = (show(cached_private), owners(&failure.private_pools));
+        let _ = write!(text, " {free} of the free memory are in {owners}, and serve no other request.");
     }
     text
 }

@@ -69,18 +69,33 @@ impl Look {
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     title: &'static str,
-    /// Whether the column needs `--wide`.
-    is_extra: bool,
+    shown: When,
+}
+
+/// When a column is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Always,
+    /// If a row has a figure in it, and with `--wide`.
+    IfAny,
+    /// With `--wide`.
+    Wide,
 }
 
 /// Creates a column of every table.
 pub(crate) const fn column(title: &'static str) -> Column {
-    Column { title, is_extra: false }
+    Column { title, shown: When::Always }
 }
 
 /// Creates a column for `--wide` only.
 pub(crate) const fn extra(title: &'static str) -> Column {
-    Column { title, is_extra: true }
+    Column { title, shown: When::Wide }
+}
+
+/// Creates a column for tables with a figure in it, and for `--wide`. The most columns of a table
+/// do not count it.
+pub(crate) const fn if_any(title: &'static str) -> Column {
+    Column { title, shown: When::IfAny }
 }
 
 /// A table under construction.
@@ -103,7 +118,7 @@ struct Layout {
 impl Table {
     /// Creates a table without rows.
     pub(crate) fn new(columns: &[Column]) -> Self {
-        let shown = columns.iter().filter(|column| !column.is_extra).count();
+        let shown = columns.iter().filter(|column| column.shown == When::Always).count();
         debug_assert!(shown <= MOST_COLUMNS, "{shown} columns without --wide");
         let same = columns.iter().enumerate().find(|(at, one)| columns[..*at].iter().any(|two| two.title == one.title));
         debug_assert!(same.is_none(), "two columns are called {}", same.map_or("", |(_, column)| column.title));
@@ -173,8 +188,13 @@ impl Table {
 
     /// Returns the visible columns, the form of the titles, and the width of the names.
     fn layout(&self, width: Option<usize>) -> Layout {
-        let shown: Vec<usize> =
-            (0..self.columns.len()).filter(|&at| width.is_none() || !self.columns[at].is_extra).collect();
+        let has_figure = |at: usize| self.rows.iter().any(|row| !row[at].is_empty());
+        let is_shown = |&at: &usize| match self.columns[at].shown {
+            When::Always => true,
+            When::IfAny => width.is_none() || has_figure(at),
+            When::Wide => width.is_none(),
+        };
+        let shown: Vec<usize> = (0..self.columns.len()).filter(is_shown).collect();
         let titles = |folds: bool| shown.iter().map(|&at| title(self.columns[at].title, folds)).collect::<Vec<_>>();
         let room = |titles: &[String]| {
             let figures = shown.iter().zip(titles).skip(1).map(|(&at, title)| 2 + self.widest(at, title));

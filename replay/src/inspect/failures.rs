@@ -3,11 +3,11 @@
 
 use super::groups::{self, By, Group, Lists};
 use super::lines::StackLines;
-use super::past::{self, PastMemory, Placement};
+use super::past::{self, PastMemory};
 use super::peaks::{self, PeakOf, PeakPlace};
-use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A request that failed for lack of memory, with the memory at the failure in bytes. A block freed
 /// since then counts with the requested size, rounded up to 512, so free memory may be overstated
@@ -44,9 +44,11 @@ pub struct Failure {
     /// The part of it in private pools, as those of CUDA graphs. It serves no other pool, and is
     /// not released while the graphs live.
     pub cached_private: u64,
+    /// The private pools with free memory.
+    pub private_pools: BTreeSet<(u64, u64)>,
     /// The largest free block of the request's stream, outside of private pools.
     pub largest_free_here: u64,
-    /// The largest free block on other streams and in private pools.
+    /// The largest free block on other streams, outside of private pools.
     pub largest_free_elsewhere: u64,
     /// The largest free block on the stream if no memory were pending.
     pub largest_free_if_waited: u64,
@@ -91,7 +93,7 @@ pub enum Remedy {
     WaitForStreams,
     /// Releasing wholly free cached memory.
     ReleaseCached,
-    /// Using a free block of another stream or pool.
+    /// Using a free block of another stream.
     ShareStreams,
     /// Joining the stream's free memory, as expandable segments can.
     Defragment,
@@ -109,8 +111,6 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
     // Below a limit, only released memory makes room.
     let left = device_free.filter(|_| refused_by == RefusedBy::Device).unwrap_or(0);
     let place = PeakPlace { device, of: PeakOf::InUse, event: number };
-    let here =
-        |part: &Part<Placement>| part.of.stream == event.stream && part.of.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {
         device,
         event: number as u64,
@@ -126,6 +126,7 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
         pending: memory.pending(),
         cached: 0,
         cached_private: 0,
+        private_pools: BTreeSet::new(),
         largest_free_here: 0,
         largest_free_elsewhere: 0,
         largest_free_if_waited: 0,
@@ -139,12 +140,14 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
         let free = PastMemory::free(&blocks, address, part, false);
         let all = free.idle.saturating_add(free.holes);
         failure.cached = failure.cached.saturating_add(all);
-        if part.of.pool.is_some_and(|pool| pool != (0, 0)) {
+        if part.of.is_private() {
+            // Only the pool's graphs use it, so it makes no room as long as they live.
             failure.cached_private = failure.cached_private.saturating_add(all);
-        } else {
-            failure.if_released = failure.if_released.saturating_add(free.idle);
+            failure.private_pools.extend(part.of.pool.filter(|_| all > 0));
+            continue;
         }
-        if here(part) {
+        failure.if_released = failure.if_released.saturating_add(free.idle);
+        if part.of.stream == event.stream {
             failure.largest_free_here = failure.largest_free_here.max(free.largest);
             failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(all);
             let largest = PastMemory::free(&blocks, address, part, true).largest;

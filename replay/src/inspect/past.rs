@@ -14,6 +14,13 @@ pub struct Placement {
     pub pool: Option<(u64, u64)>,
 }
 
+impl Placement {
+    /// Returns whether the pool is known, and not the default pool.
+    pub(super) fn is_private(self) -> bool {
+        self.pool.is_some_and(|pool| pool != (0, 0))
+    }
+}
+
 /// The memory of a device. The pool of a segment that is gone at the end is unknown.
 pub(super) type PastMemory = memory::Memory<Placement, ()>;
 

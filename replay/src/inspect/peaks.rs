@@ -26,11 +26,16 @@ pub struct Peak {
     pub allocated: u64,
     /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
+    /// Memory reserved for private pools.
+    pub reserved_private: u64,
     /// Memory of wholly free segments, and of wholly free pages of expandable segments, which could
-    /// be released.
+    /// be released. Not those in private pools.
     pub releasable: u64,
-    /// Number of wholly free segments.
+    /// Number of wholly free segments outside of private pools.
     pub releasable_segments: u64,
+    /// Memory of wholly free segments and pages of private pools, which keep them as long as their
+    /// graphs live.
+    pub kept: u64,
     /// All other free memory.
     pub in_holes: u64,
     /// Number of segments in use with free memory.
@@ -138,8 +143,10 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists
         reserved: memory.reserved(),
         allocated: memory.allocated(),
         pending: memory.pending(),
+        reserved_private: 0,
         releasable: 0,
         releasable_segments: 0,
+        kept: 0,
         in_holes: 0,
         hole_segments: 0,
         largest_hole: 0,
@@ -149,8 +156,13 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists
     for (&address, part) in memory.parts() {
         let free = PastMemory::free(&blocks, address, part, false);
         peak.hole_segments += u64::from(free.holes > 0);
-        peak.releasable_segments += u64::from(free.idle == part.end - address);
-        peak.releasable = peak.releasable.saturating_add(free.idle);
+        if part.of.is_private() {
+            peak.reserved_private = peak.reserved_private.saturating_add(part.end - address);
+            peak.kept = peak.kept.saturating_add(free.idle);
+        } else {
+            peak.releasable_segments += u64::from(free.idle == part.end - address);
+            peak.releasable = peak.releasable.saturating_add(free.idle);
+        }
         peak.in_holes = peak.in_holes.saturating_add(free.holes);
         peak.largest_hole = peak.largest_hole.max(free.largest_hole);
     }

@@ -40,8 +40,10 @@ pub struct Totals {
     /// Fraction of `in_holes` outside the largest piece, 0 to 1.
     pub fragmentation: f64,
     /// Bytes of wholly free segments, and of wholly free pages of expandable segments, which could
-    /// be released.
+    /// be released. Not those in private pools.
     pub releasable: u64,
+    /// Bytes of the same in private pools, which keep them as long as their graphs live.
+    pub kept: u64,
     /// Number of streams with segments.
     pub streams: u64,
     /// Number of recorded events.
@@ -60,7 +62,8 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         let reserved = segment.total_size - parked;
         totals.parked += parked;
         totals.reserved += reserved;
-        if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
+        let is_private = super::segments::is_private(segment);
+        if is_private {
             totals.reserved_private += reserved;
         }
         for (_, block) in blocks(segment) {
@@ -82,7 +85,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         // What is parked is not reserved, and was free or is asleep.
         totals.in_holes += free.holes.min(reserved);
         totals.largest_hole = totals.largest_hole.max(free.largest_hole.min(reserved));
-        totals.releasable += free.idle.min(reserved);
+        *(if is_private { &mut totals.kept } else { &mut totals.releasable }) += free.idle.min(reserved);
     }
     for (device, events) in (0..).zip(&snapshot.device_traces) {
         if !events.is_empty() {

@@ -132,6 +132,7 @@ mod tests {
             size: 512,
             stream: 7,
             note: Note::None,
+            pool: None,
             place: Place::Line(line),
         };
         rows.iter().zip(2..).map(event).collect()

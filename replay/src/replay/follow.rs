@@ -11,6 +11,9 @@
 //! * All events before a free, or at the end of the record, belong to an `empty_cache`.
 //!
 //! `attribute.rs` decides between the remaining readings.
+//!
+//! A request whose pool is known to be private is led into that pool of the allocator. The graphs
+//! of a pool are destroyed when the record releases memory of the pool.
 
 use super::Simulated;
 use super::ranges::Ranges;
@@ -18,7 +21,7 @@ use super::trials::Trials;
 use crate::program::{DEVICE, OnDevice, Operation, Program, Run, Settings, Subject};
 use crate::trace::{Action, Event, Note, Trace};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
-use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
+use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, SnapshotSegment, StreamId, TraceEntry};
 use std::collections::HashMap;
 
 /// First of the streams on which freed blocks wait. A record does not name the streams behind a
@@ -77,7 +80,9 @@ pub(super) struct Follower<'t> {
     pub(super) waiting_streams: u64,
     capture: Capture,
     captured_streams: Vec<u64>,
-    pub(super) captures: usize,
+    captures: usize,
+    /// The pool that requests are led into.
+    route: PoolId,
     /// Whether allocator and record hold different memory. Recorded addresses may then be taken, so
     /// the device hands out no more.
     astray: bool,
@@ -113,6 +118,7 @@ impl<'t> Follower<'t> {
             capture: Capture::Off,
             captured_streams: Vec::new(),
             captures: 0,
+            route: PoolId::DEFAULT,
             astray: false,
             recorded_bytes: 0,
             settings,
@@ -234,9 +240,7 @@ impl<'t> Follower<'t> {
 
     /// Makes one call of `empty_cache` for all `events`, completions and releases.
     fn empty_cache(&mut self, events: &[Event]) -> Result<(), Error> {
-        if self.destroys_graphs(events) {
-            self.perform(Operation::DestroyGraphs)?;
-        }
+        self.destroy_graphs(events)?;
         // The call would find them itself, but in its own order, and what a merged block remembers
         // depends on it.
         for event in events.iter().filter(|event| event.action == Action::FreeCompleted) {
@@ -252,20 +256,42 @@ impl<'t> Follower<'t> {
         Ok(())
     }
 
-    /// Returns whether the program destroyed graphs before `events`: an event releases memory of
-    /// the graphs' pool.
-    fn destroys_graphs(&self, events: &[Event]) -> bool {
-        if self.captures == 0 || !events.iter().any(|event| event.action.is_release()) {
-            return false;
+    /// Destroys the graphs that the program destroyed before `events`: those of the pools that the
+    /// events release memory of.
+    fn destroy_graphs(&mut self, events: &[Event]) -> Result<(), Error> {
+        if self.run.pools().is_empty() || !events.iter().any(|event| event.action.is_release()) {
+            return Ok(());
         }
         let segments = self.run.allocator.snapshot();
-        let private = segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT);
-        private.map(|segment| (segment.address.0, segment.address.0 + segment.total_size)).any(|(start, end)| {
+        let is_released = |segment: &&SnapshotSegment| {
+            let (start, end) = (segment.address.0, segment.address.0 + segment.total_size);
             events.iter().any(|event| event.action.is_release() && (start..end).contains(&event.addr))
-        })
+        };
+        let mut released: Vec<PoolId> = segments.iter().filter(is_released).map(|segment| segment.pool).collect();
+        released.retain(|pool| self.run.pools().contains(pool));
+        released.sort_unstable();
+        released.dedup();
+        for pool in released {
+            if self.route == pool {
+                self.lead(PoolId::DEFAULT)?;
+            }
+            self.perform(Operation::Destroy { pool })?;
+        }
+        Ok(())
+    }
+
+    /// Leads later requests into a pool, unless they go there.
+    fn lead(&mut self, pool: PoolId) -> Result<(), Error> {
+        if self.route == pool {
+            return Ok(());
+        }
+        self.route = pool;
+        self.perform(Operation::Route { pool })
     }
 
     fn follow_request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
+        // What is asked of the allocator from here on depends on the request's pool.
+        self.lead(self.trace.pools.of(call).unwrap_or_default())?;
         let completions = events.iter().take_while(|event| event.action == Action::FreeCompleted).count();
         let waits = self.waits_itself(events, completions, call)?;
         let (found, mut events) = events.split_at(waits.unwrap_or(completions));
@@ -275,6 +301,8 @@ impl<'t> Follower<'t> {
         while let Some(first) = events.first().filter(|event| event.action.is_release()) {
             let releases = |event: &Event| event.action.is_release() || event.action == Action::FreeCompleted;
             let (cached, rest) = events.split_at(events.iter().take_while(|event| releases(event)).count());
+            // Their memory goes back with the rest of the cache, whoever releases it.
+            self.destroy_graphs(cached)?;
             if self.releases(first.addr, call)? && self.releases_all(cached) || self.compacts(cached, rest) {
                 break;
             }
@@ -396,7 +424,8 @@ impl<'t> Follower<'t> {
             .take_while(|event| event.action.is_release() || event.action == Action::FreeCompleted)
             .count();
         self.empty_cache(&noted[..emptied])?;
-        let seeds = if self.captures == 0 && has_seeds(&noted[emptied..]) { SEEDS } else { 0 };
+        let is_first = self.captures == 0 && self.run.pools().is_empty();
+        let seeds = if is_first && has_seeds(&noted[emptied..]) { SEEDS } else { 0 };
         self.captures += 1;
         self.capture = Capture::Preparing(seeds);
         self.captured_streams.clear();

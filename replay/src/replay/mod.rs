@@ -5,6 +5,7 @@ mod compare;
 mod difference;
 mod end;
 mod follow;
+mod placed;
 mod ranges;
 mod snapshot;
 mod start;
@@ -14,7 +15,7 @@ pub use end::StatDifference;
 pub use snapshot::{End, end};
 
 use crate::program::{DriverTime, LeftOut, OnDevice, Program, Run, Settings, Subject, nanoseconds_per_call};
-use crate::trace::{Action, BadInput, Event, Note, Start, Trace};
+use crate::trace::{Action, BadInput, Event, Start, Trace};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, PlannedReport};
 use follow::Follower;
@@ -189,12 +190,7 @@ fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, 
 /// Returns the error for event number `at`, whose call the allocator refused.
 fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
     let place = trace.events.get(at).or(trace.events.last()).map(|event| event.place);
-    let mut what = format!("the allocator refused the call: {error}");
-    let mut segments = trace.expected.iter().flat_map(|expected| &expected.segments);
-    if trace.events.iter().all(|event| event.note == Note::None) && segments.any(|it| it.segment_pool_id != (0, 0)) {
-        what +=
-            "; the record has private pools, as those of CUDA graphs, and does not say which requests were captured";
-    }
+    let what = format!("the allocator refused the call: {error}");
     ReplayError::Refused(BadInput { file: trace.file.clone(), place, what })
 }
 

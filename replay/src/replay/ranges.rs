@@ -145,12 +145,12 @@ fn part(segment: &Segment) -> Range {
 mod tests {
     use super::{LARGEST_DEVICE, Range, Ranges};
     use crate::program::Settings;
-    use crate::trace::{Action, Event, Note, Place, Segment, Start, Trace};
+    use crate::trace::{Action, Event, Note, Place, Pools, Segment, Start, Trace};
     use cachalot_core::Config;
     use std::path::PathBuf;
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { action, addr, size, stream: 0, note: Note::None, place: Place::Line(1) }
+        Event { action, addr, size, stream: 0, note: Note::None, pool: None, place: Place::Line(1) }
     }
 
     fn ranges(events: &[Event], start: Option<Start>) -> Ranges {
@@ -159,6 +159,7 @@ mod tests {
             file: PathBuf::new(),
             device: 0,
             events: events.to_vec(),
+            pools: Pools::default(),
             start,
             expected: None,
             device_free: None,

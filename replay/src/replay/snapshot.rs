@@ -1,10 +1,10 @@
 //! Replays a program up to a snapshot at the end.
 
-use super::{Options, ROOMY_DEVICE, ReplayError, follow, recorded_settings, refused, settings};
+use super::{Options, ROOMY_DEVICE, ReplayError, follow, placed, recorded_settings, refused, settings};
 use crate::program::{DEVICE, OnDevice, Run, Subject};
 use crate::trace::Trace;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Config, Error, SnapshotSegment, TraceEntry};
+use cachalot_core::{Config, Error, PoolId, SnapshotSegment, TraceEntry};
 
 /// Number of calls between two readings of the allocator's trace, and room in the trace per call. A
 /// call may release every segment.
@@ -21,6 +21,8 @@ pub struct End {
     /// The events from the start of the program. The times come from the simulated device, and only
     /// their order has a meaning.
     pub events: Vec<TraceEntry>,
+    /// The pool of each event.
+    pub pools: Vec<PoolId>,
 }
 
 /// Replays a record up to its end. Other settings than the record's own lead to other addresses.
@@ -32,7 +34,10 @@ pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
     let mut follower = follow(trace, &recorded)?;
     if options.config.is_none() && options.limit.is_none() {
         let segments = follower.run.allocator.snapshot();
-        return Ok(End { config: recorded.config.clone(), segments, events: std::mem::take(&mut follower.entries) });
+        let events = std::mem::take(&mut follower.entries);
+        let (operations, start) = (&follower.program.operations[follower.program.start..], &trace.start);
+        let pools = placed::pools(&events, operations, start.as_ref().map_or(&[], |start| &start.segments));
+        return Ok(End { config: recorded.config.clone(), segments, events, pools });
     }
     let settings = settings(trace, options)?;
     let program = std::mem::take(&mut follower.program);
@@ -48,5 +53,6 @@ pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
         calls.iter().try_for_each(|&operation| run.perform(operation)).map_err(refused)?;
         run.allocator.trace(DEVICE).map_err(refused)?.for_each(|entry| events.push(*entry));
     }
-    Ok(End { config: settings.config, segments: run.allocator.snapshot(), events })
+    let pools = placed::pools(&events, &program.operations, &[]);
+    Ok(End { config: settings.config, segments: run.allocator.snapshot(), events, pools })
 }

@@ -4,8 +4,7 @@ use super::follow::{Follower, RecordedBlock};
 use crate::program::{DEVICE, Operation};
 use crate::trace::{BlockState, Segment, Start};
 use cachalot_core::{
-    BlockState as State, DeviceIndex, DevicePtr, Error, PoolId, PoolKind, PoolOptions, SnapshotBlock, SnapshotSegment,
-    StreamId,
+    BlockState as State, DeviceIndex, DevicePtr, Error, PoolId, PoolKind, SnapshotBlock, SnapshotSegment, StreamId,
 };
 
 impl Follower<'_> {
@@ -16,23 +15,29 @@ impl Follower<'_> {
     /// come close to the recorded state.
     pub(super) fn begin(&mut self, start: &Start) -> Result<(), Error> {
         let segments: Vec<SnapshotSegment> = start.segments.iter().map(segment).collect();
-        for (at, segment) in segments.iter().enumerate() {
-            let is_known = segments[..at].iter().any(|other| other.pool == segment.pool);
-            if segment.pool != PoolId::DEFAULT && !is_known {
-                self.run.allocator.pools(DEVICE)?.retain(segment.pool, PoolOptions::default())?;
+        for segment in &segments {
+            if segment.pool != PoolId::DEFAULT {
                 // Its segments are released once its graphs are destroyed.
-                self.captures = 1;
+                self.run.keep(segment.pool)?;
             }
             self.recorded_bytes += segment.total_size;
         }
         self.run.device().script_addresses(self.ranges.first_addresses(start));
         self.run.allocator.restore(DEVICE, &segments)?;
+        let mut route = PoolId::DEFAULT;
         for (segment, block) in start.blocks() {
+            let pool = PoolId(segment.segment_pool_id.0, segment.segment_pool_id.1);
+            if std::mem::replace(&mut route, pool) != pool {
+                self.program.operations.push(Operation::Route { pool });
+            }
             let (bytes, stream, slot) = (block.requested_size, StreamId(segment.stream), self.program.slots);
             self.program.slots += 1;
             self.program.operations.push(Operation::Malloc { bytes, stream, slot });
             self.run.blocks.push(DevicePtr(block.address));
             self.held.insert(block.address, RecordedBlock { slot, waits_for: None });
+        }
+        if route != PoolId::DEFAULT {
+            self.program.operations.push(Operation::Route { pool: PoolId::DEFAULT });
         }
         for (_, block) in start.blocks().filter(|(_, block)| block.state == BlockState::ActivePendingFree) {
             self.free_and_wait(block.address)?;

@@ -15,14 +15,13 @@
 //! Only the last source is a guess: a block of more than 1 MiB may have kept a remainder of up to 1
 //! MiB. [`Start::assumed`] counts the guesses. A wrong guess shows only if a request fits into the
 //! free memory after the block and no other block fits better. Neither events nor the final state
-//! tell the ages of free blocks (`garbage_collection_threshold`), or the private pool of a segment
-//! released before the end.
+//! tell the ages of free blocks (`garbage_collection_threshold`).
 
 use super::start::Start;
-use super::{Action, BlockState, Event, Expected, ExpectedBlock, Segment};
+use super::{Action, BlockState, Event, Expected, ExpectedBlock, Pools, Segment};
 use cachalot_core::config::Policy;
 use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT, round_size};
-use cachalot_core::{Config, PoolKind, UNIT};
+use cachalot_core::{Config, PoolId, PoolKind, UNIT};
 use std::collections::BTreeMap;
 
 /// A block in use or pending.
@@ -47,6 +46,7 @@ struct EarlierPart {
 /// The memory of the device at some time.
 struct EarlierMemory<'c> {
     config: &'c Config,
+    pools: &'c Pools,
     /// By address.
     parts: BTreeMap<u64, EarlierPart>,
     /// By address.
@@ -62,10 +62,10 @@ struct EarlierMemory<'c> {
 /// # Errors
 /// The number of the first undone event that contradicts the state after the event, and the
 /// contradiction.
-pub(super) fn start(events: &[Event], end: &Expected) -> Result<Start, (usize, String)> {
+pub(super) fn start(events: &[Event], pools: &Pools, end: &Expected) -> Result<Start, (usize, String)> {
     // The replay of the record reports an invalid configuration.
     let config = cachalot_policies::parse(&end.config).unwrap_or_default();
-    let mut memory = EarlierMemory::at_end(&end.segments, &config);
+    let mut memory = EarlierMemory::at_end(&end.segments, pools, &config);
     for (number, event) in events.iter().enumerate().rev() {
         memory.undo(event).map_err(|why| (number, why))?;
     }
@@ -73,8 +73,9 @@ pub(super) fn start(events: &[Event], end: &Expected) -> Result<Start, (usize, S
 }
 
 impl<'c> EarlierMemory<'c> {
-    fn at_end(segments: &[Segment], config: &'c Config) -> Self {
-        let mut memory = Self { config, parts: BTreeMap::new(), blocks: BTreeMap::new(), remembered: BTreeMap::new() };
+    fn at_end(segments: &[Segment], pools: &'c Pools, config: &'c Config) -> Self {
+        let (parts, blocks, remembered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut memory = Self { config, pools, parts, blocks, remembered };
         for segment in segments {
             let kind = match &*segment.segment_type {
                 "small" => Some(PoolKind::Small),
@@ -189,7 +190,10 @@ impl<'c> EarlierMemory<'c> {
         }
         let is_expandable = event.action == Action::SegmentUnmap;
         let mut start = addr;
-        let mut part = EarlierPart { end, stream: event.stream, pool: (0, 0), is_expandable, kind: None };
+        // A segment in no known pool counts as one of the default pool.
+        let PoolId(one, other) = self.pools.of(event).unwrap_or_default();
+        let pool = (one, other);
+        let mut part = EarlierPart { end, stream: event.stream, pool, is_expandable, kind: None };
         if is_expandable {
             let alike = |part: &EarlierPart| part.is_expandable && part.stream == event.stream;
             let before = self.parts.range(..addr).next_back().filter(|(_, other)| other.end == addr && alike(other));

@@ -287,6 +287,7 @@ mod tests {
                 size,
                 stream: 0,
                 note: Note::None,
+                pool: None,
                 place: Place::Line(line),
             })
             .collect();

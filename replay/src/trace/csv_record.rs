@@ -90,7 +90,7 @@ fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event,
         Some("capture") => Note::Capture,
         _ => Note::None,
     };
-    Ok(Event { action, addr, size, stream, note, place: Place::Line(line) })
+    Ok(Event { action, addr, size, stream, note, pool: None, place: Place::Line(line) })
 }
 
 fn hexadecimal(what: &str, text: &str) -> Result<u64, String> {

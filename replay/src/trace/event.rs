@@ -1,6 +1,8 @@
-//! An event of the allocator, a line of a record.
+//! An event of the allocator, a line of a record, and the names of the pools of events.
 
 use super::Place;
+use cachalot_core::PoolId;
+use std::num::NonZeroU32;
 
 /// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,6 +78,40 @@ pub enum Note {
     Capture,
 }
 
+/// The number of a pool in the [`Pools`] of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PoolNumber(NonZeroU32);
+
+/// The names of a record's pools. An event has a number, which is smaller.
+#[derive(Debug, Clone, Default)]
+pub struct Pools(Vec<PoolId>);
+
+impl Pools {
+    /// Returns the number of a pool, and adds a new pool. `None` if there are too many.
+    pub fn number(&mut self, pool: PoolId) -> Option<PoolNumber> {
+        let at = self.0.iter().position(|known| *known == pool).unwrap_or_else(|| {
+            self.0.push(pool);
+            self.0.len() - 1
+        });
+        NonZeroU32::new(u32::try_from(at).ok()?.checked_add(1)?).map(PoolNumber)
+    }
+
+    /// Returns the pool with a number.
+    pub fn id(&self, number: PoolNumber) -> PoolId {
+        self.0.get(number.0.get() as usize - 1).copied().unwrap_or_default()
+    }
+
+    /// Returns the pool of an event, or `None` if it is unknown.
+    pub fn of(&self, event: &Event) -> Option<PoolId> {
+        event.pool.map(|number| self.id(number))
+    }
+
+    /// Returns whether a pool is not the default pool.
+    pub(super) fn any_private(&self) -> bool {
+        self.0.iter().any(|pool| *pool != PoolId::DEFAULT)
+    }
+}
+
 /// An event of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
@@ -89,6 +125,8 @@ pub struct Event {
     pub stream: u64,
     /// The note in the fifth column.
     pub note: Note,
+    /// The pool. `None` if it is unknown, or the record has no private pool.
+    pub pool: Option<PoolNumber>,
     /// Place of the event in the file.
     pub place: Place,
 }

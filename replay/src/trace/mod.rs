@@ -14,6 +14,7 @@ mod expected;
 pub(crate) mod kind;
 pub(crate) mod open;
 mod page;
+mod pools;
 mod profile;
 mod rebuilt;
 mod rmm;
@@ -22,7 +23,7 @@ mod start;
 mod timeline;
 
 pub use error::{BadInput, Place};
-pub use event::{Action, Event, Note};
+pub use event::{Action, Event, Note, PoolNumber, Pools};
 pub use expected::{BlockState, Expected, ExpectedBlock, Segment};
 pub use start::Start;
 
@@ -44,6 +45,8 @@ pub struct Trace {
     pub device: i64,
     /// The events in order. Never empty, and free of contradictions.
     pub events: Vec<Event>,
+    /// The names of the pools of the events.
+    pub pools: Pools,
     /// The memory before the first event, if the record starts in the middle of the program.
     pub start: Option<Start>,
     /// The recorded end of the run, if known.
@@ -132,20 +135,21 @@ impl Trace {
         snapshot::each(file, &name, snapshot).map(|(device, trace)| (device, complete(trace))).collect()
     }
 
-    /// Returns the record of `device` from events that were read one by one. `segments` are those
-    /// of the end.
+    /// Returns the record of `device` from events that were read one by one, with the names of
+    /// their pools. `segments` are those of the end.
     ///
     /// # Errors
     /// If there are no events, or the data contradicts itself.
     pub fn of_events<'s>(
         file: &Path,
         device: i64,
-        events: Vec<Event>,
+        (events, pools): (Vec<Event>, Pools),
         config: Option<String>,
         segments: impl Iterator<Item = &'s cachalot_snapshot::Segment>,
     ) -> Result<Self, BadInput> {
         let (events, remark) = snapshot::with_both_frees(events);
-        let mut trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
+        let trace = snapshot::trace(file, base_name(file), device, events, config, segments)?;
+        let mut trace = Self { pools, ..trace };
         trace.remarks.extend(remark.map(str::to_owned));
         if trace.events.is_empty() {
             return Err(BadInput::whole(file, "there are no events"));
@@ -165,17 +169,42 @@ impl Trace {
             return Err(BadInput::whole(&self.file, format!("there is no event {first}")));
         }
         let mut rest = Self { events, start: None, ..self.clone() };
-        rest.complete()?;
+        rest.find_start()?;
         Ok(rest)
     }
 
-    /// Reconstructs the memory before the first event, and checks the events.
+    /// Finds the pools of events, reconstructs the memory before the first event, and checks the
+    /// events.
     fn complete(&mut self) -> Result<(), BadInput> {
+        self.find_pools();
+        self.find_start()
+    }
+
+    /// Finds the pools of events by the segments at the end. The notes of a record say more.
+    fn find_pools(&mut self) {
+        let Some(end) = self.expected.as_ref().filter(|end| !end.end_is_unknown) else { return };
+        if self.events.iter().any(|event| event.note != Note::None) {
+            return;
+        }
+        let remark = match pools::fill(&mut self.events, &mut self.pools, &end.segments) {
+            0 => return,
+            1 => "1 segment was released before the end, and its pool is unknown: it is replayed in the default pool"
+                .to_owned(),
+            many => format!(
+                "{many} segments were released before the end, and their pools are unknown: they are replayed in the \
+                 default pool"
+            ),
+        };
+        self.remarks.push(remark);
+    }
+
+    /// Reconstructs the memory before the first event, and checks the events.
+    fn find_start(&mut self) -> Result<(), BadInput> {
         let (file, events) = (&self.file, &self.events);
         let Some(end) = self.expected.as_ref().filter(|end| !end.end_is_unknown) else {
             return consistency::check(file, events, self.start.as_ref());
         };
-        let start = match (backward::start(events, end), consistency::walk(events, None)) {
+        let start = match (backward::start(events, &self.pools, end), consistency::walk(events, None)) {
             // The events form a whole program. A final state of another program is found by a check
             // of the replay.
             (Err(_), Ok(())) => return Ok(()),
@@ -226,12 +255,13 @@ impl Trace {
     /// Creates a record of events alone.
     fn of(file: &Path, name: String, device: i64, events: Vec<Event>) -> Self {
         let (file, start, expected, device_free, has_late_keys) = (file.to_owned(), None, None, None, None);
-        let (is_cut, remarks, stated_peak_bytes) = (false, Vec::new(), None);
+        let (pools, is_cut, remarks, stated_peak_bytes) = (Pools::default(), false, Vec::new(), None);
         Self {
             name,
             file,
             device,
             events,
+            pools,
             start,
             expected,
             device_free,

@@ -243,7 +243,7 @@ struct Walk {
 impl Walk {
     fn apply(&mut self, call: &Call) {
         let &Call { did, addr, size, stream, place } = call;
-        let event = |action, addr, size| Event { action, addr, size, stream, note: Note::None, place };
+        let event = |action, addr, size| Event { action, addr, size, stream, note: Note::None, pool: None, place };
         match did {
             Did::Fail => self.events.push(event(Action::OutOfMemory, 0, size)),
             Did::Alloc => {

@@ -4,9 +4,9 @@
 use super::error::describe_io;
 use super::kind::{self, Kind};
 use super::{
-    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Trace, open, timeline,
+    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Pools, Segment, Trace, open, timeline,
 };
-use cachalot_core::MAX_REQUEST;
+use cachalot_core::{MAX_REQUEST, PoolId};
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -207,7 +207,8 @@ fn of_device(
     device: i64,
     entries: &[cachalot_snapshot::Event],
 ) -> Result<Option<Trace>, BadInput> {
-    let (events, remarks) = events(file, entries)?;
+    let mut pools = Pools::default();
+    let (events, remarks) = events(file, entries, &mut pools)?;
     if events.is_empty() {
         return Ok(None);
     }
@@ -218,7 +219,7 @@ fn of_device(
     let device_free = first_failed.and_then(|entry| u64::try_from(entry.device_free()?).ok());
     let (has_late_keys, is_cut) = (has_late_keys(snapshot), overflowed(snapshot));
     let trace = trace(file, name, device, events, config, own)?;
-    Ok(Some(Trace { device_free, has_late_keys, is_cut, remarks, ..trace }))
+    Ok(Some(Trace { pools, device_free, has_late_keys, is_cut, remarks, ..trace }))
 }
 
 /// Returns the record of `device`, with the segments at the end. Does not check for contradictions.
@@ -297,7 +298,11 @@ pub(crate) fn state(name: &str) -> Result<BlockState, String> {
 }
 
 /// Converts the events of a device. Also returns what was left out or filled in, as sentences.
-fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Event>, Vec<String>), BadInput> {
+fn events(
+    file: &Path,
+    entries: &[cachalot_snapshot::Event],
+    pools: &mut Pools,
+) -> Result<(Vec<Event>, Vec<String>), BadInput> {
     let mut events = Vec::with_capacity(entries.len());
     let mut unknown = BTreeMap::<&str, u64>::new();
     for (number, entry) in (0..).zip(entries) {
@@ -315,7 +320,8 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<(Vec<Even
             BadInput::at_place(file, place, what)
         })?;
         let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
-        events.push(Event { action, addr, size, stream, note: Note::None, place });
+        let pool = entry.pool_id().and_then(|(one, other)| pools.number(PoolId(one, other)));
+        events.push(Event { action, addr, size, stream, note: Note::None, pool, place });
     }
     let (events, remark) = with_both_frees(events);
     let mut remarks: Vec<String> = remark.map(str::to_owned).into_iter().collect();

@@ -8,10 +8,10 @@ use crate::recorded::RecordedPeaks;
 use crate::replay;
 use crate::trace::Trace;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{BlockState, Config, PoolKind, SnapshotSegment};
+use cachalot_core::{BlockState, Config, PoolId, PoolKind, SnapshotSegment};
 use cachalot_policies::POLICIES;
 use cachalot_snapshot::Snapshot;
-use cachalot_tuner::judge::{Cost, DEVICE_BYTES, cost};
+use cachalot_tuner::judge::{Cost, DEVICE_BYTES, Unfinished, cost};
 use cachalot_tuner::{Candidate, Realm};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -30,6 +30,9 @@ const WORTH: f64 = 0.98;
 /// A simpler setting is advised up to a multiple of the lowest peak. So is the present setting, in
 /// the place of a setting for later versions of `PyTorch`.
 const PLAIN: f64 = 1.03;
+
+/// Why a long history has no replay.
+const TOO_LONG: &str = "the history is too long";
 
 /// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous
 /// addresses.
@@ -88,6 +91,9 @@ pub struct Answer {
     /// Peak of reserved memory in a replay with the program's settings, which every saving is
     /// measured against. `None` without a replay.
     pub replayed_bytes: Option<u64>,
+    /// Why there is no replay, in a clause. `None` with a replay, and if none was wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_replayed: Option<String>,
     /// Bytes of the segments that were idle when the history began, and that no request in it used.
     /// A replay starts without them, because nobody knows which requests left them there.
     pub idle_before_bytes: u64,
@@ -146,7 +152,8 @@ fn stuck_of(segments: &[SnapshotSegment], config: &Config) -> Stuck {
         let used = segment.blocks.iter().filter(|block| block.state != BlockState::Inactive);
         let used = used.map(|block| (block.address.0, block.size));
         let (start, bytes) = (segment.address.0, segment.total_size);
-        stuck.add(bytes, free_between(start, start.saturating_add(bytes), page, used));
+        let free = free_between(start, start.saturating_add(bytes), page, used);
+        stuck.add(bytes, free, segment.pool != PoolId::DEFAULT);
     }
     stuck
 }
@@ -154,22 +161,26 @@ fn stuck_of(segments: &[SnapshotSegment], config: &Config) -> Stuck {
 /// Returns the memory at the end of a snapshot, on all devices.
 pub fn at_end(snapshot: &Snapshot) -> Stuck {
     let mut stuck = Stuck::default();
-    for totals in crate::inspect::segments_at_end(snapshot) {
-        stuck.add(totals.0, totals.1);
+    for (bytes, free, is_private) in crate::inspect::segments_at_end(snapshot) {
+        stuck.add(bytes, free, is_private);
     }
     stuck
 }
 
 /// Returns the answer of a record about its own settings. Without a replay, if the history is too
-/// long or cannot be replayed, the answer has no advice.
+/// long or cannot be replayed, the answer has no advice, and says why.
 pub fn answer_of(trace: &Trace) -> Answer {
     let recorded = RecordedPeaks::of(trace);
     let advised = || {
         if trace.events.len() > MOST_EVENTS {
-            return None;
+            return Err(TOO_LONG.to_owned());
         }
-        let baseline = cachalot_policies::parse(trace.config()).ok()?;
-        let program = replay::program(trace).ok()?;
+        let refused = |error: replay::ReplayError| {
+            let (replay::ReplayError::Input(error) | replay::ReplayError::Refused(error)) = error;
+            format!("the history cannot be replayed ({})", error.without_file())
+        };
+        let baseline = replay::recorded_config(trace).map_err(refused)?;
+        let program = replay::program(trace).map_err(refused)?;
         let part = Part { name: trace.name.clone(), program, limit: recorded.limit_bytes, ..Part::default() };
         let question = Question {
             part: &part,
@@ -180,7 +191,8 @@ pub fn answer_of(trace: &Trace) -> Answer {
         };
         answer(&question, &DriverCosts::h200())
     };
-    let answer = advised().unwrap_or_else(|| of_recording(&recorded, trace.config().to_owned()));
+    let answer = advised()
+        .unwrap_or_else(|why| Answer { not_replayed: Some(why), ..of_recording(&recorded, trace.config().to_owned()) });
     Answer { cut_to_events: trace.cut_to(), ..answer }
 }
 
@@ -192,6 +204,7 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
         peak_reserved_bytes: recorded.peak_reserved_bytes,
         peak_live_bytes: recorded.peak_live_bytes,
         replayed_bytes: None,
+        not_replayed: None,
         idle_before_bytes: recorded.idle_before_bytes,
         fullest: recorded.fullest,
         better: None,
@@ -203,11 +216,14 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
 }
 
 /// Runs the program with its settings and with the first candidates of a search, and advises a
-/// setting. `None` if the program is too long or cannot be run with its settings.
+/// setting.
 ///
 /// A program of more than 8 million operations over all candidates is only run with
 /// `expandable_segments:True`, and a still longer program not at all.
-pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
+///
+/// # Errors
+/// Why not: the program is too long, or cannot be run with its settings.
+pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Result<Answer, String> {
     let Question { part, baseline, .. } = *question;
     let length = part.program.operations.len();
     let space = Space {
@@ -224,16 +240,20 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
         candidates.retain(|candidate| candidate.text() == super::EXPANDABLE);
     }
     if (candidates.len() + 2) * length > MOST_OPERATIONS {
-        return None;
+        return Err(TOO_LONG.to_owned());
     }
-    let run = |config: &Config, limit: Option<u64>| {
+    let cost_of = |config: &Config, limit: Option<u64>| {
         let part = Part { limit, ..part.clone() };
-        cost::<OnDevice>(&part, config, costs, &|| false).ok()
+        cost::<OnDevice>(&part, config, costs, &|| false)
     };
-    let present = run(baseline, part.limit)?;
+    let run = |config: &Config, limit: Option<u64>| cost_of(config, limit).ok();
+    let present = cost_of(baseline, part.limit).map_err(|why| match why {
+        Unfinished::Stopped => TOO_LONG.to_owned(),
+        Unfinished::Refused(at, error) => format!("call {at} of the history cannot be replayed ({error})"),
+    })?;
     let mut found = match question.recorded {
         Some(recorded) => of_recording(recorded, String::new()),
-        None => of_replay(part, baseline, &present)?,
+        None => of_replay(part, baseline, &present).ok_or("the history cannot be replayed again")?,
     };
     found.config = baseline.to_string();
     found.replayed_bytes = Some(present.reserved_bytes);
@@ -243,7 +263,7 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
     if found.ooms > 0 {
         found.rescues = rescues(question, &found, run);
     }
-    Some(found)
+    Ok(found)
 }
 
 /// Returns the setting with the fewest failed requests and then the least memory. A simpler

@@ -1,7 +1,7 @@
 //! Cuts a program into an earlier and a later part, each of which is a program.
 
 use super::{Operation, Program};
-use cachalot_core::StreamId;
+use cachalot_core::{PoolId, StreamId};
 
 /// The least number of requests in a part.
 const LEAST_REQUESTS: usize = 16;
@@ -13,8 +13,29 @@ struct Held {
     request: usize,
     bytes: u64,
     stream: StreamId,
-    /// Whether it was requested during the capture of a graph.
-    is_captured: bool,
+    /// The way in which it was requested.
+    way: Way,
+}
+
+/// Where a request goes: into a pool, or into the graph that is being captured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Pool(PoolId),
+    Captured,
+}
+
+impl Way {
+    const DEFAULT: Self = Self::Pool(PoolId::DEFAULT);
+
+    /// Changes the way of later requests.
+    fn turn(&mut self, operation: Operation) {
+        match operation {
+            Operation::BeginCapture => *self = Self::Captured,
+            Operation::EndCapture => *self = Self::DEFAULT,
+            Operation::Route { pool } => *self = Self::Pool(pool),
+            _ => {}
+        }
+    }
 }
 
 impl Program {
@@ -23,7 +44,7 @@ impl Program {
     /// Returns `None` if either part would have fewer than 16 requests.
     ///
     /// The cut is where the fewest bytes are live, between two and three fifths of the operations
-    /// and outside captures. In a training run this is between two iterations.
+    /// and where requests go to the default pool. In a training run this is between two iterations.
     pub fn halves(&self) -> Option<(Self, Self)> {
         let at = self.place_to_cut()?;
         let operations = self.operations[..at].to_vec();
@@ -36,15 +57,11 @@ impl Program {
 
     fn place_to_cut(&self) -> Option<usize> {
         let count = self.operations.len();
-        let mut is_capturing = false;
+        let mut way = Way::DEFAULT;
         let places = self.operations.iter().zip(self.live_bytes()).enumerate().filter_map(|(at, (operation, live))| {
-            match operation {
-                Operation::BeginCapture => is_capturing = true,
-                Operation::EndCapture => is_capturing = false,
-                _ => {}
-            }
+            way.turn(*operation);
             let is_near = (count * 2 / 5..count * 3 / 5).contains(&at);
-            (is_near && !is_capturing).then_some((live, at + 1))
+            (is_near && way == Way::DEFAULT).then_some((live, at + 1))
         });
         places.min().map(|(_, at)| at)
     }
@@ -54,18 +71,17 @@ impl Program {
     fn rest_from(&self, at: usize) -> Self {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];
-        let (mut is_captured, mut capturing) = (false, None);
+        let (mut way, mut capturing) = (Way::DEFAULT, None);
         for (request, &operation) in self.operations[..at].iter().enumerate() {
+            way.turn(operation);
             match operation {
                 Operation::Malloc { bytes, stream, slot } => {
-                    held[slot as usize] = Some(Held { request, bytes, stream, is_captured });
+                    held[slot as usize] = Some(Held { request, bytes, stream, way });
                     uses[slot as usize].clear();
                 }
                 Operation::Free { slot } => held[slot as usize] = None,
                 Operation::RecordStream { slot, stream } => uses[slot as usize].push(stream),
-                Operation::BeginCapture => is_captured = true,
                 Operation::Capture { stream } => capturing = Some(stream),
-                Operation::EndCapture => is_captured = false,
                 _ => {}
             }
         }
@@ -73,9 +89,14 @@ impl Program {
         let mut found: Vec<(Held, u32)> = found.collect();
         found.sort_unstable_by_key(|(held, _)| held.request);
         let malloc = |&(Held { bytes, stream, .. }, slot): &(Held, u32)| Operation::Malloc { bytes, stream, slot };
-        let of = |captured: bool| found.iter().filter(move |(held, _)| held.is_captured == captured).map(malloc);
-        let mut operations: Vec<Operation> = of(false).collect();
-        let captured: Vec<Operation> = of(true).collect();
+        let of = |way: Way| found.iter().filter(move |(held, _)| held.way == way).map(malloc);
+        let mut operations: Vec<Operation> = of(Way::DEFAULT).collect();
+        for pool in pools(&found) {
+            operations.push(Operation::Route { pool });
+            operations.extend(of(Way::Pool(pool)));
+            operations.push(Operation::Route { pool: PoolId::DEFAULT });
+        }
+        let captured: Vec<Operation> = of(Way::Captured).collect();
         if let Some(stream) = capturing.filter(|_| !captured.is_empty()) {
             operations.extend([Operation::BeginCapture, Operation::Capture { stream }]);
             operations.extend(captured);
@@ -91,6 +112,20 @@ impl Program {
         renumber(&mut operations, self.slots);
         Self { operations, slots: self.slots, start }
     }
+}
+
+/// Returns the private pools with live blocks, in the order of their first requests.
+fn pools(found: &[(Held, u32)]) -> Vec<PoolId> {
+    let mut pools = Vec::new();
+    for (held, _) in found {
+        if let Way::Pool(pool) = held.way
+            && pool != PoolId::DEFAULT
+            && !pools.contains(&pool)
+        {
+            pools.push(pool);
+        }
+    }
+    pools
 }
 
 /// Numbers the slots in the order of their first requests, as a run expects them.
@@ -165,6 +200,23 @@ mod tests {
     fn a_short_program_is_not_cut() {
         assert!(training(4).halves().is_none());
         assert!(Program::default().halves().is_none());
+    }
+
+    #[test]
+    fn a_block_of_a_private_pool_is_requested_there_again() {
+        let mut program = training(20);
+        let (pool, block) = (PoolId(3, 0), Operation::Malloc { bytes: 512, stream: STREAM, slot: 6 });
+        let [into, back] = [pool, PoolId::DEFAULT].map(|pool| Operation::Route { pool });
+        program.operations.splice(2..2, [into, block, back]);
+        program.slots = 7;
+        let (_, later) = program.halves().expect("two parts");
+        let again = Operation::Malloc { bytes: 512, stream: STREAM, slot: 2 };
+        assert_eq!(later.operations[2..5], [into, again, back]);
+        let settings = Settings { config: Config::new(), limit: None };
+        let mut run =
+            Run::<OnDevice>::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
+        run.perform_all(&later.operations).expect("the later part is a program");
+        assert_eq!(run.pools(), [pool]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ pub struct LeftOut {
     pub empty_cache: bool,
     /// Uses on other streams. Without them, a freed block is free at once.
     pub record_stream: bool,
-    /// Captures of graphs. Without them, requests of a capture come from the default pool.
+    /// Captures of graphs, and private pools. Without them, all requests come from the default
+    /// pool.
     pub captures: bool,
 }
 
@@ -18,9 +19,11 @@ impl LeftOut {
         match operation {
             Operation::EmptyCache => self.empty_cache,
             Operation::RecordStream { .. } | Operation::Complete { .. } => self.record_stream,
-            Operation::BeginCapture | Operation::Capture { .. } | Operation::EndCapture | Operation::DestroyGraphs => {
-                self.captures
-            }
+            Operation::BeginCapture
+            | Operation::Capture { .. }
+            | Operation::EndCapture
+            | Operation::Route { .. }
+            | Operation::Destroy { .. } => self.captures,
             Operation::Malloc { .. } | Operation::Refused { .. } | Operation::Free { .. } | Operation::Announce => {
                 false
             }

@@ -14,10 +14,10 @@ pub use leave_out::LeftOut;
 pub use passes::DriverTime;
 pub use passes::{Passes, Position, Refusal};
 pub use run::Run;
-pub use subject::{DEVICE, Settings, Simulates, Subject};
+pub use subject::{DEVICE, GRAPHS, Settings, Simulates, Subject};
 pub use time::{median, nanoseconds_per_call};
 
-use cachalot_core::StreamId;
+use cachalot_core::{PoolId, StreamId};
 
 /// A call of an allocator. A block has a number, which is reused after its free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +69,17 @@ pub enum Operation {
     },
     /// The capture ends.
     EndCapture,
-    /// Every captured graph is destroyed.
-    DestroyGraphs,
+    /// Leads later requests into a private pool, or into the default pool again. The pool counts as
+    /// one of captured graphs: its memory serves no other pool, and stays.
+    Route {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// The graphs of a private pool are destroyed: its free memory can be released.
+    Destroy {
+        /// The pool.
+        pool: PoolId,
+    },
 }
 
 impl Operation {

@@ -1,7 +1,7 @@
 //! Runs a program several times on one allocator, and adds up the driver time of the passes.
 
 use super::{Operation, Program, Run, Subject};
-use cachalot_core::{DevicePtr, Error, StreamId};
+use cachalot_core::{DevicePtr, Error, PoolId, StreamId};
 use std::collections::BTreeSet;
 
 /// The memory and the work that are left at the end of a program.
@@ -159,10 +159,11 @@ impl<A: Subject> Run<A> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;
         }
+        self.perform(Operation::Route { pool: PoolId::DEFAULT })?;
         let Remainder { slots, streams } = program.remainder();
         slots.into_iter().try_for_each(|slot| self.perform(Operation::Free { slot }))?;
         streams.into_iter().try_for_each(|stream| self.perform(Operation::Complete { stream }))?;
-        self.perform(Operation::DestroyGraphs)?;
+        self.pools().to_vec().into_iter().try_for_each(|pool| self.perform(Operation::Destroy { pool }))?;
         if self.upkeep_us > 0 {
             // The device has finished with memory that is free at the first call when the second
             // one comes.

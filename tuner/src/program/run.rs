@@ -1,9 +1,9 @@
 //! The run of a program: an allocator with the blocks of the program.
 
 use super::Operation;
-use super::subject::Subject;
+use super::subject::{GRAPHS, Subject};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{DevicePtr, Error, StreamId};
+use cachalot_core::{DevicePtr, Error, PoolId, StreamId};
 
 /// A run of a program.
 #[derive(Debug)]
@@ -17,6 +17,10 @@ pub struct Run<A> {
     pub upkeep_us: u64,
     /// The streams of the present capture.
     capturing: Vec<StreamId>,
+    /// The pool that requests are led into.
+    route: PoolId,
+    /// The private pools that graphs use.
+    pools: Vec<PoolId>,
     /// The number of requests that ran out of memory.
     pub ooms: u64,
     /// The size of the largest failed request in bytes.
@@ -33,6 +37,8 @@ impl<A: Subject> Run<A> {
             blocks: Vec::new(),
             upkeep_us: 0,
             capturing: Vec::new(),
+            route: PoolId::DEFAULT,
+            pools: Vec::new(),
             ooms: 0,
             largest_failed: 0,
             new_ooms: 0,
@@ -76,7 +82,25 @@ impl<A: Subject> Run<A> {
             }
             Operation::EmptyCache => self.allocator.empty_cache(),
             Operation::Announce => self.allocator.announce(),
-            _ => self.turn_capture(operation),
+            Operation::BeginCapture => {
+                if !self.pools.contains(&GRAPHS) {
+                    self.pools.push(GRAPHS);
+                }
+                self.allocator.begin_capture()
+            }
+            Operation::Capture { stream } => {
+                self.capturing.push(stream);
+                self.device().set_capturing(stream, true);
+                Ok(())
+            }
+            Operation::EndCapture => {
+                while let Some(stream) = self.capturing.pop() {
+                    self.device().set_capturing(stream, false);
+                }
+                self.allocator.end_capture()
+            }
+            Operation::Route { pool } => self.lead(pool),
+            Operation::Destroy { pool } => self.destroy(pool),
         }
     }
 
@@ -92,23 +116,43 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// Makes a call about graphs.
-    fn turn_capture(&mut self, operation: Operation) -> Result<(), Error> {
-        match operation {
-            Operation::BeginCapture => self.allocator.begin_capture(),
-            Operation::Capture { stream } => {
-                self.capturing.push(stream);
-                self.device().set_capturing(stream, true);
-                Ok(())
-            }
-            Operation::EndCapture => {
-                while let Some(stream) = self.capturing.pop() {
-                    self.device().set_capturing(stream, false);
-                }
-                self.allocator.end_capture()
-            }
-            _ => self.allocator.destroy_graphs(),
+    /// Makes a private pool one that graphs use, unless it is one.
+    ///
+    /// # Errors
+    /// Those of the allocator.
+    pub fn keep(&mut self, pool: PoolId) -> Result<(), Error> {
+        if !self.pools.contains(&pool) {
+            self.allocator.keep_pool(pool)?;
+            self.pools.push(pool);
         }
+        Ok(())
+    }
+
+    /// Returns the private pools that graphs use.
+    pub fn pools(&self) -> &[PoolId] {
+        &self.pools
+    }
+
+    /// Leads later requests into a pool.
+    fn lead(&mut self, pool: PoolId) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.route, PoolId::DEFAULT);
+        if before != PoolId::DEFAULT {
+            self.allocator.end_route(before)?;
+        }
+        if pool != PoolId::DEFAULT {
+            self.keep(pool)?;
+            self.allocator.begin_route(pool)?;
+            self.route = pool;
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self, pool: PoolId) -> Result<(), Error> {
+        if self.route == pool {
+            self.lead(PoolId::DEFAULT)?;
+        }
+        self.pools.retain(|&other| other != pool);
+        self.allocator.destroy_pool(pool)
     }
 
     /// Makes several calls.

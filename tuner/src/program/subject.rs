@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 /// The device of a program.
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// The pool that all captured graphs of a program share. A record does not name it. `PyTorch` gives
-/// the first pool of graphs the same name.
-const GRAPHS: PoolId = PoolId(0, 1);
+/// The pool of all graphs of a program that are captured with [`Operation::BeginCapture`], for a
+/// record that does not name their pools. `PyTorch` gives the first pool of graphs the same name.
+///
+/// [`Operation::BeginCapture`]: super::Operation::BeginCapture
+pub const GRAPHS: PoolId = PoolId(0, 1);
 
 /// The settings of an allocator.
 #[derive(Debug, Clone)]
@@ -71,8 +73,14 @@ pub trait Subject: Sized {
     fn begin_capture(&self) -> Result<(), Error>;
     /// Ends the routing into the pool of the graphs.
     fn end_capture(&self) -> Result<(), Error>;
-    /// Releases the pool of the graphs.
-    fn destroy_graphs(&self) -> Result<(), Error>;
+    /// Makes a private pool one that a captured graph uses, from now on.
+    fn keep_pool(&self, pool: PoolId) -> Result<(), Error>;
+    /// Routes every later request into a private pool.
+    fn begin_route(&self, pool: PoolId) -> Result<(), Error>;
+    /// Ends the route into a private pool.
+    fn end_route(&self, pool: PoolId) -> Result<(), Error>;
+    /// Releases a private pool.
+    fn destroy_pool(&self, pool: PoolId) -> Result<(), Error>;
     /// Returns every segment with all its blocks.
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
@@ -142,10 +150,30 @@ impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growab
         }
     }
 
-    fn destroy_graphs(&self) -> Result<(), Error> {
+    fn keep_pool(&self, pool: PoolId) -> Result<(), Error> {
         let pools = self.pools(DEVICE)?;
-        while pools.users(GRAPHS).is_ok_and(|users| users > 0) {
-            pools.release(GRAPHS)?;
+        pools.retain(pool, PoolOptions::default())?;
+        // An empty capture is how the allocator learns that a graph uses the pool. Its user is the
+        // graph.
+        pools.begin_route(pool, Route::All, RoutePurpose::Capture)?;
+        pools.end_route(pool, RoutePurpose::Capture).map(drop)
+    }
+
+    fn begin_route(&self, pool: PoolId) -> Result<(), Error> {
+        self.pools(DEVICE)?.begin_route(pool, Route::All, RoutePurpose::Requests)
+    }
+
+    fn end_route(&self, pool: PoolId) -> Result<(), Error> {
+        let pools = self.pools(DEVICE)?;
+        pools.end_route(pool, RoutePurpose::Requests)?;
+        // The route's user. A program changes pools often, and each route adds one.
+        pools.release(pool)
+    }
+
+    fn destroy_pool(&self, pool: PoolId) -> Result<(), Error> {
+        let pools = self.pools(DEVICE)?;
+        while pools.users(pool).is_ok_and(|users| users > 0) {
+            pools.release(pool)?;
         }
         Ok(())
     }

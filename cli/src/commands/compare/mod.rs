@@ -331,7 +331,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         limit_is_setting: options.limit.or(trace.limit_bytes()).is_some() || recorded.was_refused_by_limit,
     };
     // A plan starts in the middle of a program, so its peak is not that of the program.
-    let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };
+    let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs).ok() };
     let answer = answer.map(|answer| Answer { cut_to_events: trace.cut_to(), ..answer });
     Ok(Compared {
         file: trace.file.display().to_string(),

@@ -323,14 +323,17 @@ fn answer(trace: &Trace, recorded: &RecordedPeaks, part: &Part, args: &TuneArgs,
     let answered = || {
         let question = Question {
             part,
-            baseline: &cachalot_policies::parse(own).ok()?,
+            baseline: &cachalot_policies::parse(own).map_err(|error| error.to_string())?,
             recorded: None,
             has_late_keys: trace.has_late_keys,
             limit_is_setting: args.limit.or(trace.limit_bytes()).is_some() || recorded.was_refused_by_limit,
         };
         tune::answer(&question, costs)
     };
-    let answer = answered().unwrap_or_else(|| tune::of_recording(recorded, trace.config().to_owned()));
+    let answer = answered().unwrap_or_else(|why| {
+        let config = trace.config().to_owned();
+        Answer { not_replayed: Some(why), ..tune::of_recording(recorded, config) }
+    });
     Answer { cut_to_events: trace.cut_to(), ..answer }
 }
 

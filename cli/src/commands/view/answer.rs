@@ -47,6 +47,14 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
     let first = history.events.first().map_or(0, |event| event.time);
     let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time.wrapping_sub(first));
     let sums = fullest.sums;
+    let (mut idle, mut kept) = ((0_u64, 0), 0_u64);
+    for &(pool, bytes, segments) in &shown.free_parts.idle {
+        if history.names.is_private(pool) {
+            kept = kept.saturating_add(bytes);
+        } else {
+            idle = (idle.0.saturating_add(bytes), idle.1 + segments);
+        }
+    }
     let mut answer = Answer {
         sentence: String::new(),
         of_record: history.answer.clone(),
@@ -58,9 +66,10 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
             reserved_bytes: sums.reserved,
             in_use_bytes: sums.active,
             hole_bytes: sums.holes,
-            hole_segments: shown.free_parts[0],
-            idle_bytes: sums.reserved.saturating_sub(sums.active).saturating_sub(sums.holes),
-            idle_segments: shown.free_parts[1],
+            hole_segments: shown.free_parts.with_holes,
+            idle_bytes: idle.0,
+            idle_segments: idle.1,
+            kept_bytes: kept,
         },
         events: history.events.len(),
         ooms: failed().count(),

@@ -16,6 +16,9 @@ pub(super) struct Begin {
     /// The stacks in the blocks of the end, by the number of the event. Only for events without a
     /// stack.
     pub(super) stacks: FxHashMap<u32, u32>,
+    /// The pools of memory that was obtained, by the number of the event: those of the segments at
+    /// the end. Only for events without a pool.
+    pub(super) pools: FxHashMap<u32, u16>,
 }
 
 /// Finds the memory before the first event from the memory at the end.
@@ -48,7 +51,13 @@ impl Begin {
             }
             Action::FreeRequested => self.memory.undo_free_requested(addr, size, NO_STACK),
             Action::FreeCompleted => self.memory.undo_free_completed(addr, size, NO_STACK),
-            Action::Obtain { .. } => self.memory.cut(addr, end),
+            Action::Obtain { .. } => {
+                let pool = self.memory.part_at(addr).map_or(UNKNOWN, |part| part.of.pool);
+                if event.pool == UNKNOWN && pool != UNKNOWN {
+                    self.pools.insert(number, pool);
+                }
+                self.memory.cut(addr, end);
+            }
             Action::Release { .. } if end == addr => {}
             Action::Release { expandable } => {
                 self.memory.cut(addr, end);
@@ -124,6 +133,7 @@ mod tests {
         assert_eq!(begin.memory.blocks()[&0x1000], block(0x400, BEFORE));
         assert_eq!(begin.memory.blocks()[&0x1800], block(1024, BEFORE));
         assert_eq!(begin.sizes[&3], 0x2000);
+        assert_eq!(begin.pools[&2], 0);
     }
 
     #[test]

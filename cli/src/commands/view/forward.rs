@@ -48,6 +48,16 @@ pub(super) struct Sums {
     pub(super) holes: u64,
 }
 
+/// The free memory of all parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FreeParts {
+    /// Number of parts with holes.
+    pub(super) with_holes: u64,
+    /// The bytes of each pool that can go back to the device, and the number of its wholly free
+    /// parts.
+    pub(super) idle: Vec<(u16, u64, u64)>,
+}
+
 /// Looks on as the memory changes.
 pub(super) trait Watch {
     /// Returns the time of changes that show in state `state`.
@@ -116,6 +126,7 @@ impl ForwardMemory {
             Action::FreeCompleted => self.free(addr, state, watch),
             Action::Obtain { expandable } => {
                 let Event { stream, pool, .. } = *event;
+                let pool = begin.pools.get(&number).copied().unwrap_or(pool);
                 let end = addr.saturating_add(size);
                 let kind = Kind::of(size, expandable, pages);
                 let origin = Origin { stream, pool, expandable, kind, stack };
@@ -273,11 +284,22 @@ impl ForwardMemory {
         }
     }
 
-    /// Returns the number of parts with holes, and of wholly free parts.
-    pub(super) fn free_parts(&self) -> [u64; 2] {
-        let count =
-            |is: fn(u64, &Part) -> bool| self.parts.iter().filter(|(start, part)| is(**start, part)).count() as u64;
-        [count(|start, part| holes(start, part) > 0), count(|_, part| part.of.active == 0)]
+    /// Returns the parts with holes and the idle memory.
+    pub(super) fn free_parts(&self) -> FreeParts {
+        let mut free = FreeParts::default();
+        for (&start, part) in &self.parts {
+            free.with_holes += u64::from(holes(start, part) > 0);
+            let Share { origin, active, idle, .. } = part.of;
+            let segments = u64::from(active == 0);
+            if idle == 0 && segments == 0 {
+                continue;
+            }
+            match free.idle.iter_mut().find(|(pool, ..)| *pool == origin.pool) {
+                Some((_, bytes, count)) => (*bytes, *count) = (bytes.saturating_add(idle), *count + segments),
+                None => free.idle.push((origin.pool, idle, segments)),
+            }
+        }
+        free
     }
 }
 

@@ -67,6 +67,11 @@ impl Names {
         number(&mut self.streams, stream)
     }
 
+    /// Returns whether a pool is known, and not the default pool.
+    pub(super) fn is_private(&self, pool: u16) -> bool {
+        self.pools.get(usize::from(pool)).is_some_and(|id| *id != (0, 0))
+    }
+
     /// Returns the number of a pool.
     pub(super) fn pool(&mut self, pool: (u64, u64)) -> u16 {
         number(&mut self.pools, pool)

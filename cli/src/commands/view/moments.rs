@@ -6,7 +6,7 @@
 //! the bounds: 0 for short histories with few enough blocks.
 
 use super::begin::Begin;
-use super::forward::{self, Block, ForwardMemory, Part, Share, Sums, Watch};
+use super::forward::{self, Block, ForwardMemory, FreeParts, Part, Share, Sums, Watch};
 use super::history::{Action, Event, Kind, Origin, Pages};
 
 /// Approximate bounds of a page.
@@ -57,8 +57,8 @@ pub(super) struct Shown {
     pub(super) parts: Vec<Life>,
     /// The moment with the most reserved memory, and with the most memory in use.
     pub(super) peaks: [u32; 2],
-    /// The number of parts with holes, and of wholly free parts, when the most was in use.
-    pub(super) free_parts: [u64; 2],
+    /// The parts with holes, and the idle memory, when the most was in use.
+    pub(super) free_parts: FreeParts,
     /// Events for each moment.
     pub(super) step: u32,
 }
@@ -233,7 +233,7 @@ impl Watch for Sampler<'_> {
 mod tests {
     use super::super::begin::Begin;
     use super::super::history::{Action, Event, Pages, UNKNOWN};
-    use super::{Limits, Shown};
+    use super::{FreeParts, Limits, Shown};
     use cachalot_replay::memory::{SMALL_PAGE, free_between, rounded};
     use std::collections::BTreeMap;
 
@@ -380,7 +380,10 @@ mod tests {
         let shown = shown(&events, &Begin::default(), ALL);
         let peak = shown.moments[shown.peaks[0] as usize];
         assert_eq!((peak.state, peak.sums.reserved, peak.sums.active), (4, 4 * mib, mib + 512));
-        assert_eq!((peak.sums.holes, shown.free_parts), (3 * mib - 512, [2, 0]));
+        assert_eq!(
+            (peak.sums.holes, &shown.free_parts),
+            (3 * mib - 512, &FreeParts { with_holes: 2, idle: Vec::new() })
+        );
         let last = shown.moments[7];
         assert_eq!((last.sums.reserved, last.sums.holes, last.most_reserved), (2 * mib, mib, 4 * mib));
         let pending = shown.blocks.iter().find(|life| life.address == 32 * mib).expect("the block");

@@ -2,10 +2,10 @@
 
 use super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, Pages, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
-use cachalot_core::{Config, PoolKind, TraceEntry};
+use cachalot_core::{Config, PoolId, PoolKind, TraceEntry};
 use cachalot_replay::memory::{Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
-use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Trace, snapshot};
+use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Pools, Trace, snapshot};
 use cachalot_replay::tune;
 use cachalot_snapshot::{Segment, Snapshot};
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ fn trace<'s>(
         return None;
     }
     let mut converted = Vec::with_capacity(events.len());
+    let mut pools = Pools::default();
+    let numbers: Vec<_> = names.pools.iter().map(|&(one, other)| pools.number(PoolId(one, other))).collect();
     for (number, event) in (0..).zip(events) {
         let action = match event.action {
             Action::Alloc => trace::Action::Alloc,
@@ -109,9 +111,10 @@ fn trace<'s>(
         if size >= cachalot_core::MAX_REQUEST {
             return None;
         }
-        converted.push(trace::Event { action, addr, size, stream, note: Note::None, place });
+        let pool = numbers.get(usize::from(event.pool)).copied().flatten();
+        converted.push(trace::Event { action, addr, size, stream, note: Note::None, pool, place });
     }
-    Trace::of_events(file, device, converted, config, segments).ok()
+    Trace::of_events(file, device, (converted, pools), config, segments).ok()
 }
 
 fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
@@ -226,7 +229,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
         time: 0,
         stack: NO_STACK,
         stream: names.stream(event.stream.cast_signed()),
-        pool: UNKNOWN,
+        pool: trace.pools.of(event).map_or(UNKNOWN, |pool| names.pool((pool.0, pool.1))),
         action: of_action(event.action),
     };
     let events = trace.events.iter().map(event).collect();
@@ -318,7 +321,7 @@ fn replay_one(
     let requests = requests(recorded);
     let mut next = requests.iter();
     let (mut stack, mut time) = (NO_STACK, requests.first().map_or(0, |request| request.1));
-    let event = |entry: &TraceEntry| {
+    let event = |(entry, pool): (&TraceEntry, &PoolId)| {
         let action = match entry.action {
             cachalot_core::Action::Alloc => Action::Alloc,
             cachalot_core::Action::FreeRequested => Action::FreeRequested,
@@ -342,11 +345,11 @@ fn replay_one(
             time,
             stack,
             stream: names.stream(entry.stream.0.cast_signed()),
-            pool: UNKNOWN,
+            pool: names.pool((pool.0, pool.1)),
             action,
         }
     };
-    let events = end.events.iter().map(event).collect();
+    let events = end.events.iter().zip(&end.pools).map(event).collect();
     let mut memory = HistoryMemory::default();
     let mut stacks = Stacks::default();
     for segment in &end.segments {

@@ -1,0 +1,166 @@
+//! The pools of a record's events: what the file says of an event, and else the pool of the segment
+//! around its address.
+//!
+//! PyTorch writes the pool of an event since 2.12, and the pool of a segment at the end since 2.1.
+//! The segments of the end are followed back through the events, so an event has the pool of the
+//! segment that was there at its time. The pool of a segment that is gone at the end is unknown,
+//! unless it was a part of an expandable segment that is left.
+
+use super::{Action, Event, PoolNumber, Pools, Segment};
+use cachalot_core::PoolId;
+use std::collections::BTreeMap;
+
+/// A segment, or a part of an expandable segment.
+#[derive(Clone, Copy)]
+struct PlacedPart {
+    end: u64,
+    stream: u64,
+    is_expandable: bool,
+    pool: Option<PoolNumber>,
+}
+
+/// The segments at the time of an event, by address.
+#[derive(Default)]
+struct Parts(BTreeMap<u64, PlacedPart>);
+
+impl Parts {
+    /// Returns the pool of the segment around an address.
+    fn pool_at(&self, address: u64) -> Option<PoolNumber> {
+        let (_, part) = self.0.range(..=address).next_back()?;
+        part.pool.filter(|_| address < part.end)
+    }
+
+    /// Removes a range.
+    fn cut(&mut self, address: u64, end: u64) {
+        let below = self.0.range(..end).rev().take_while(|(_, part)| part.end > address);
+        let touched: Vec<(u64, PlacedPart)> = below.map(|(&start, part)| (start, *part)).collect();
+        for (start, part) in touched {
+            self.0.remove(&start);
+            if start < address {
+                self.0.insert(start, PlacedPart { end: address, ..part });
+            }
+            if part.end > end {
+                self.0.insert(end, part);
+            }
+        }
+    }
+
+    /// Returns the pool of the expandable segment that a part belongs to. Only parts of one segment
+    /// touch, because each reserves more addresses than a device has memory.
+    fn pool_beside(&self, address: u64, part: &PlacedPart) -> Option<PoolNumber> {
+        let before = self.0.range(..address).next_back().map(|(_, other)| other).filter(|other| other.end == address);
+        let beside = before.into_iter().chain(self.0.get(&part.end));
+        let alike = |other: &&PlacedPart| part.is_expandable && other.is_expandable && other.stream == part.stream;
+        beside.filter(alike).find_map(|other| other.pool)
+    }
+}
+
+/// Fills in the unknown pools of events from the segments at the end. Returns the number of
+/// releases of memory in no known pool. Does nothing for a record without private pools: all of it
+/// is of the default pool, as far as anybody knows.
+pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]) -> u64 {
+    let is_private = |segment: &Segment| segment.segment_pool_id != (0, 0);
+    if !pools.any_private() && !segments.iter().any(is_private) {
+        return 0;
+    }
+    let mut parts = Parts::default();
+    for segment in segments {
+        let Segment { address, total_size, stream, segment_pool_id: (one, other), is_expandable, .. } = *segment;
+        let (end, pool) = (address.saturating_add(total_size), pools.number(PoolId(one, other)));
+        parts.0.insert(address, PlacedPart { end, stream, is_expandable, pool });
+    }
+    let mut unknown = 0;
+    for event in events.iter_mut().rev() {
+        let (address, end) = (event.addr, event.addr.saturating_add(event.size));
+        match event.action {
+            Action::OutOfMemory => {}
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let is_expandable = event.action == Action::SegmentUnmap;
+                let part = PlacedPart { end, stream: event.stream, is_expandable, pool: event.pool };
+                event.pool = part.pool.or_else(|| parts.pool_beside(address, &part));
+                unknown += u64::from(event.pool.is_none());
+                parts.cut(address, end);
+                parts.0.insert(address, PlacedPart { pool: event.pool, ..part });
+            }
+            Action::SegmentAlloc | Action::SegmentMap => {
+                event.pool = event.pool.or_else(|| parts.pool_at(address));
+                parts.cut(address, end);
+            }
+            Action::Alloc | Action::FreeRequested | Action::FreeCompleted => {
+                event.pool = event.pool.or_else(|| parts.pool_at(address));
+            }
+        }
+    }
+    unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pools, fill};
+    use crate::trace::{Action, Event, Note, Place, Segment};
+    use cachalot_core::PoolId;
+
+    fn event(action: Action, addr: u64, size: u64) -> Event {
+        Event { action, addr, size, stream: 0, note: Note::None, pool: None, place: Place::Line(1) }
+    }
+
+    fn segment(address: u64, pool: u64, is_expandable: bool) -> Segment {
+        let segment_pool_id = (pool, 0);
+        Segment { address, total_size: 100, segment_pool_id, is_expandable, ..Segment::default() }
+    }
+
+    fn filled(mut events: Vec<Event>, segments: &[Segment]) -> (Vec<Option<u64>>, u64) {
+        let mut pools = Pools::default();
+        let unknown = fill(&mut events, &mut pools, segments);
+        (events.iter().map(|event| pools.of(event).map(|pool| pool.0)).collect(), unknown)
+    }
+
+    #[test]
+    fn an_event_has_the_pool_of_the_segment_at_its_time() {
+        let events = vec![
+            event(Action::SegmentAlloc, 100, 100),
+            event(Action::Alloc, 100, 50),
+            event(Action::FreeRequested, 100, 50),
+            event(Action::FreeCompleted, 100, 50),
+            event(Action::SegmentFree, 100, 100),
+            // Another segment at the same addresses, which is there at the end.
+            event(Action::SegmentAlloc, 100, 100),
+            event(Action::Alloc, 150, 50),
+            event(Action::Alloc, 300, 50),
+            event(Action::OutOfMemory, 0, 50),
+        ];
+        let expected = [None, None, None, None, None, Some(2), Some(2), Some(0), None];
+        assert_eq!(filled(events, &[segment(100, 2, false), segment(300, 0, false)]), (expected.to_vec(), 1));
+    }
+
+    #[test]
+    fn a_released_part_has_the_pool_of_the_parts_that_it_touches() {
+        let events = vec![
+            event(Action::SegmentMap, 200, 100),
+            event(Action::Alloc, 250, 50),
+            event(Action::SegmentUnmap, 200, 100),
+            event(Action::SegmentFree, 0, 100),
+        ];
+        let expected = [Some(3), Some(3), Some(3), None];
+        assert_eq!(filled(events, &[segment(100, 3, true)]), (expected.to_vec(), 1));
+    }
+
+    #[test]
+    fn what_the_file_says_of_an_event_comes_first() {
+        let mut pools = Pools::default();
+        let said = pools.number(PoolId(7, 0));
+        let mut events = [
+            event(Action::SegmentAlloc, 100, 100),
+            event(Action::Alloc, 100, 50),
+            Event { pool: said, ..event(Action::SegmentFree, 100, 100) },
+        ];
+        assert_eq!(fill(&mut events, &mut pools, &[]), 0);
+        assert!(events.iter().all(|event| pools.of(event) == Some(PoolId(7, 0))));
+    }
+
+    #[test]
+    fn nothing_is_filled_in_without_private_pools() {
+        let events = vec![event(Action::SegmentAlloc, 100, 100), event(Action::SegmentFree, 500, 100)];
+        assert_eq!(filled(events, &[segment(100, 0, false)]), (vec![None; 2], 0));
+    }
+}
