@@ -78,14 +78,15 @@ function fillStack(place, source, stack, facts) {
 /** Returns what is known about a failed request, with what would have been enough. */
 function failureFacts(source, failure) {
   const segments = source.segments(failure.moment);
-  const here = segments.filter((segment) => {
-    const [stream, pool] = source.heapNames[segment.heap];
-    return stream === streamName(failure.stream) && pool === "default pool";
-  });
-  const elsewhere = segments.filter((segment) => !here.includes(segment));
+  // The memory of a private pool serves no other, and stays as long as its graphs live.
+  const nameOf = (segment) => source.heapNames[segment.heap];
+  const others = segments.filter((segment) => !nameOf(segment)[1].startsWith("private pool"));
+  const here = others.filter((segment) => nameOf(segment)[0] === streamName(failure.stream));
+  const elsewhere = others.filter((segment) => !here.includes(segment));
   const sum = (all, of) => all.reduce((total, segment) => total + of(segment), 0);
   const free = sum(segments, (segment) => segment.free);
-  const idle = sum(segments, (segment) => segment.idle);
+  const idle = sum(others, (segment) => segment.idle);
+  const kept = free - sum(others, (segment) => segment.free);
   const [largest, other] = [largestFree(here), largestFree(elsewhere)];
   const pending = source.pending[failure.moment];
   // A replayed program does not know the memory of the device, and names a huge amount.
@@ -93,6 +94,7 @@ function failureFacts(source, failure) {
   const facts = [
     ["free on the device", device === null ? "not recorded" : bytes(device)],
     ["free in the cache", bytes(free)],
+    ...(kept > 0 ? [["of it in private pools, as those of CUDA graphs", bytes(kept)]] : []),
     ["largest free piece here", bytes(largest)],
     ["largest free piece elsewhere", bytes(other)],
     ["idle, to be released", bytes(idle)],
@@ -102,7 +104,7 @@ function failureFacts(source, failure) {
   const ways = [
     [device !== null && device >= failure.bytes, "a higher limit, for the device had enough"],
     [left + idle >= failure.bytes, "to release wholly free segments"],
-    [other >= failure.bytes, "a free piece of another stream or pool"],
+    [other >= failure.bytes, "a free piece of another stream"],
     [left + sum(here, (segment) => segment.free) >= failure.bytes,
       "free memory in one piece, as expandable_segments:True can have it"],
   ].filter(([holds]) => holds).map(([, way]) => way);

@@ -302,8 +302,9 @@ function answerOf(source) {
   const { fullest } = answer;
   const tiles = [
     ["reserved at the peak", answer.peak_reserved_bytes], ["most in use", fullest.in_use_bytes],
-    ["in holes then", fullest.hole_bytes], ["idle then", fullest.idle_bytes], ["reserved then", fullest.reserved_bytes],
-  ].map(([name, value]) => element("li", {}, element("b", {}, bytes(value)), element("span", {}, name)));
+    ["in holes then", fullest.hole_bytes], ["idle then", fullest.idle_bytes], ["kept by private pools then", fullest.kept_bytes],
+    ["reserved then", fullest.reserved_bytes],
+  ].filter(([name, value]) => value > 0 || !name.startsWith("kept")).map(([name, value]) => element("li", {}, element("b", {}, bytes(value)), element("span", {}, name)));
   tiles.push(element("li", {}, element("b", {}, grouped(source.events)), element("span", {}, "events")));
   const step = source.step > 1 ? ` · each moment shows the most memory in use of ${source.step} events` : "";
   const config = source.config && !source.label.endsWith(source.config) ? ` · ${source.config}` : "";

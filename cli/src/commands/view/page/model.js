@@ -333,7 +333,8 @@ function streamName(stream) {
 }
 
 function poolName(pool) {
-  if (!pool || (pool[0] === 0 && pool[1] === 0)) return "default pool";
+  if (!pool) return "unknown pool";
+  if (pool[0] === 0 && pool[1] === 0) return "default pool";
   return pool[0] === 0 ? `private pool ${pool[1]}` : `private pool ${pool[0]}, ${pool[1]}`;
 }
 
