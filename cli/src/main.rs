@@ -1,5 +1,7 @@
 //! The `cachalot` command.
 #![forbid(unsafe_code)]
+// These panic where the reader of the output has gone: `complain!` and `commands::print` do not.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod commands;
 

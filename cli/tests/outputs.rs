@@ -114,3 +114,43 @@ fn standard_output_is_written_in_order_wherever_it_leads() {
         assert!(link.is_symlink(), "{command:?}");
     }
 }
+
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    let place = folder("outputs_gone");
+    let [record, snapshot] =
+        ["mlp_seed.csv.gz", "mlp_seed__stacks.pickle.gz"].map(|name| trace(name).display().to_string());
+    let (missing, page) = ("missing.pickle", place.join("page.html").display().to_string());
+    for (command, expected) in [
+        (vec!["diff", &snapshot, &snapshot], 0),
+        (vec!["diff", missing, missing], 2),
+        (vec!["inspect", &snapshot], 0),
+        (vec!["inspect", missing], 2),
+        (vec!["replay", &record], 0),
+        (vec!["replay", missing], 2),
+        (vec!["compare", missing], 2),
+        (vec!["tune", missing], 2),
+        (vec!["predict", missing], 2),
+        (vec!["plan", missing], 2),
+        (vec!["view", missing, "-o", &page], 2),
+        (vec!["export", "--to", "csv", missing, "-o", &page], 2),
+        (vec!["snapshot", missing, "-o", &page], 2),
+        (vec!["ledger", missing], 2),
+        (vec!["park", "nobody of this name"], 2),
+        (vec!["status", "nobody of this name"], 2),
+        (vec!["top", "--once"], 0),
+        (vec!["run", "--", "./no such program"], 127),
+        (vec!["completions", "bash"], 0),
+        (vec!["man", "plan"], 0),
+        (vec!["man", "nothing"], 2),
+        (vec!["--help"], 0),
+        (vec![], 2),
+    ] {
+        let (reader, output) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let errors = output.try_clone().expect("the same end");
+        let mut run = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        let status = run.args(&command).current_dir(&place).stdout(output).stderr(errors).status().expect("it runs");
+        assert_eq!(status.code(), Some(expected), "{command:?}");
+    }
+}

@@ -114,7 +114,7 @@ pub(crate) fn run(args: &DiffArgs) -> ExitCode {
     let difference = match difference {
         Ok(difference) => difference,
         Err(error) => {
-            eprintln!("{error}");
+            complain!("{error}");
             return ExitCode::from(BAD_INPUT);
         }
     };
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &DiffArgs) -> ExitCode {
     } else {
         print(text(&difference, args).trim_end())
     };
-    failed.iter().for_each(|line| eprintln!("{line}"));
+    failed.iter().for_each(|line| complain!("{line}"));
     super::end(if failed.is_empty() { 0 } else { DIFFERENT }, &written)
 }
 

@@ -224,7 +224,7 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
             }
             Err(error) => {
                 status = BAD_INPUT;
-                eprintln!("{error}");
+                complain!("{error}");
             }
         }
     }

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &LedgerArgs) -> ExitCode {
     let books = match read(&args.file) {
         Ok(books) => books.books,
         Err(error) => {
-            eprintln!("{}", in_file(&args.file, &error));
+            complain!("{}", in_file(&args.file, &error));
             return ExitCode::from(BAD_INPUT);
         }
     };

@@ -72,7 +72,7 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> ExitCode {
     let Some(chosen) = chosen else {
         let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
         let name = args.command.as_deref().unwrap_or_default();
-        eprintln!("there is no command `{name}`: expected one of {}", names.join(", "));
+        complain!("there is no command `{name}`: expected one of {}", names.join(", "));
         return ExitCode::from(BAD_INPUT);
     };
     super::end(0, &page(chosen).and_then(|page| io::stdout().lock().write_all(page.as_bytes())))

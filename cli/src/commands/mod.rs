@@ -1,5 +1,14 @@
 //! The commands, one file each, and shared functions.
 
+/// Prints a line on standard error. A reader that has gone, as `head` does, is no failure;
+/// `eprintln!` would end the command in a panic.
+macro_rules! complain {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($line)*);
+    }};
+}
+
 pub(crate) mod answer;
 pub(crate) mod book;
 pub(crate) mod bytes;
@@ -60,14 +69,14 @@ fn print(lines: impl std::fmt::Display) -> io::Result<()> {
 fn announce_start(trace: &Trace, then: &str) {
     if let Some(start) = &trace.start {
         let device = if trace.name.contains('#') { format!(": device {}", trace.device) } else { String::new() };
-        eprintln!("{}{device}: {start}; {then}", trace.file.display());
+        complain!("{}{device}: {start}; {then}", trace.file.display());
     }
     announce_remarks(trace);
 }
 
 /// Prints a line on standard error for each remark on a record: what was left out or filled in.
 fn announce_remarks(trace: &Trace) {
-    trace.remarks.iter().for_each(|remark| eprintln!("{}: {remark}", trace.file.display()));
+    trace.remarks.iter().for_each(|remark| complain!("{}: {remark}", trace.file.display()));
 }
 
 /// Ends a command with `status`, or with an error if the output could not be written.
@@ -76,7 +85,7 @@ fn end(status: u8, written: &io::Result<()>) -> ExitCode {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        eprintln!("the output cannot be written: {error}");
+        complain!("the output cannot be written: {error}");
         return ExitCode::from(BAD_INPUT);
     }
     ExitCode::from(status)

@@ -356,7 +356,7 @@ impl<'a> Report<'a> {
         let limited = self.options.limit.or(trace.limit_bytes()).is_some();
         for note in self.options.config.iter().flat_map(|config| config.notes(limited)) {
             if self.told.insert(note.to_string()) {
-                self.progress.suspend(|| eprintln!("note: {note}"));
+                self.progress.suspend(|| complain!("note: {note}"));
             }
         }
     }
@@ -364,7 +364,7 @@ impl<'a> Report<'a> {
     /// One line on standard error; the other files are still replayed.
     fn complain(&mut self, error: &ReplayError) {
         self.status = self.status.max(super::status_of(error));
-        self.progress.suspend(|| eprintln!("{error}"));
+        self.progress.suspend(|| complain!("{error}"));
     }
 
     fn show(&mut self, trace: &Trace, outcome: &Outcome) {
@@ -374,11 +374,11 @@ impl<'a> Report<'a> {
         }
         if let Some(Checked { first: Some(first), .. }) = &outcome.checked {
             self.status = self.status.max(DIFFERENT);
-            self.progress.suspend(|| eprintln!("{first}"));
+            self.progress.suspend(|| complain!("{first}"));
         }
         if outcome.failed.new > 0 {
             self.status = self.status.max(DIFFERENT);
-            self.progress.suspend(|| eprintln!("{name}: {}", complaint(&outcome.failed)));
+            self.progress.suspend(|| complain!("{name}: {}", complaint(&outcome.failed)));
         }
         if self.args.json {
             let line = line(trace, outcome);

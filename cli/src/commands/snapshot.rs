@@ -44,7 +44,7 @@ pub(crate) fn run(args: &SnapshotArgs) -> ExitCode {
             super::end(0, &written.map_err(|error| super::in_file(&args.output, &error)))
         }
         Err(error) => {
-            eprintln!("{error}");
+            complain!("{error}");
             ExitCode::from(super::status_of(&error))
         }
     }

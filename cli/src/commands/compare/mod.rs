@@ -183,7 +183,7 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     let (options, files) = match prepared {
         Ok(prepared) => prepared,
         Err(complaint) => {
-            eprintln!("{complaint}");
+            complain!("{complaint}");
             return ExitCode::from(BAD_INPUT);
         }
     };
@@ -199,7 +199,7 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
             Ok(trace) => compared.push(trace),
             Err(error) => {
                 status = status.max(super::status_of(&error));
-                eprintln!("{error}");
+                complain!("{error}");
             }
         }
     }
@@ -207,7 +207,7 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
         compared.iter().flat_map(|trace| &trace.comparison.figures).filter_map(|figures| figures.as_ref().err())
     {
         status = status.max(DIFFERENT);
-        eprintln!("{error}");
+        complain!("{error}");
     }
     if args.fail_on_oom && compared.iter().any(|trace| trace.runs_out(args)) {
         status = status.max(DIFFERENT);
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
         && let Err(complaint) = draw(file, &compared)
     {
-        eprintln!("{complaint}");
+        complain!("{complaint}");
         status = BAD_INPUT;
     }
     super::end(status, &written)
@@ -228,7 +228,7 @@ fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, Rep
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {
         let notes = contender.config().notes(limited);
-        notes.for_each(|note| eprintln!("note: {}: {note}", title(contender)));
+        notes.for_each(|note| complain!("note: {}: {note}", title(contender)));
     }
 }
 

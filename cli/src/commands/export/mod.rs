@@ -115,11 +115,11 @@ pub(crate) fn run(args: &ExportArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(ExportFailure::Output(error)) => super::end(0, &Err(super::in_file(&args.output, &error))),
         Err(ExportFailure::Input(error)) => {
-            eprintln!("{error}");
+            complain!("{error}");
             ExitCode::from(BAD_INPUT)
         }
         Err(ExportFailure::Refused(why)) => {
-            eprintln!("{why}");
+            complain!("{why}");
             ExitCode::from(BAD_INPUT)
         }
     }

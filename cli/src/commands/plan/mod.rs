@@ -143,7 +143,7 @@ struct PlannedProblem {
 /// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     if args.output.is_some() && args.files.len() > 1 {
-        eprintln!("--output takes the plan of one FILE, not of {}", args.files.len());
+        complain!("--output takes the plan of one FILE, not of {}", args.files.len());
         return ExitCode::from(BAD_INPUT);
     }
     let reading = Reading { alignment: args.alignment, section: args.section.clone() };
@@ -154,11 +154,11 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
             Ok(tasks) => {
                 for task in tasks {
                     if let Some(start) = &task.start {
-                        eprintln!("{}: {start}; planned as if allocated first", file.display());
+                        complain!("{}: {start}; planned as if allocated first", file.display());
                     }
-                    task.remarks.iter().for_each(|remark| eprintln!("{}: {remark}", file.display()));
+                    task.remarks.iter().for_each(|remark| complain!("{}: {remark}", file.display()));
                     if let Some(held) = &task.held {
-                        eprintln!("{}: {}", file.display(), held.what);
+                        complain!("{}: {}", file.display(), held.what);
                     }
                     let one = solve_task(args, file, task, &mut status);
                     if args.json {
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
                 }
             }
             Err(error) => {
-                eprintln!("{error}");
+                complain!("{error}");
                 status = BAD_INPUT;
             }
         }
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
         written = render_table::write(&planned, &args.look);
     }
     for complaint in [save(args, &planned), draw(args, &planned)].into_iter().filter_map(Result::err) {
-        eprintln!("{complaint}");
+        complain!("{complaint}");
         status = BAD_INPUT;
     }
     super::end(status, &written)
@@ -200,7 +200,7 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
     }
     let mut complain = |what: &str| {
         *status = (*status).max(DIFFERENT);
-        eprintln!("{}: {what}", title(file, &task));
+        complain!("{}: {what}", title(file, &task));
     };
     match (&solved.plan, answer) {
         (None, None) => complain("no plan was found: --deadline gives more time, and --algorithm names another method"),

@@ -215,7 +215,7 @@ pub(crate) fn run(args: &PredictArgs) -> ExitCode {
     let contenders = match contenders(args) {
         Ok(contenders) => contenders,
         Err(complaint) => {
-            eprintln!("{complaint}");
+            complain!("{complaint}");
             return ExitCode::from(BAD_INPUT);
         }
     };
@@ -227,7 +227,7 @@ pub(crate) fn run(args: &PredictArgs) -> ExitCode {
             Ok(programs) => predicted.extend(programs),
             Err(error) => {
                 status = status.max(super::status_of(&error));
-                progress.suspend(|| eprintln!("{error}"));
+                progress.suspend(|| complain!("{error}"));
             }
         }
         progress.advance(1);

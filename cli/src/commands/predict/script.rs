@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
         ),
         Err(error) => format!("`{shown}` cannot be executed: {error}; {INTERPRETER} names another interpreter"),
     };
-    eprintln!("{complaint}");
+    complain!("{complaint}");
     Some(ExitCode::from(BAD_INPUT))
 }
 

@@ -179,35 +179,35 @@ fn writable_folder(folder: &Path) -> Result<PathBuf, String> {
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let (name, arguments) = args.program.split_first().expect("clap requires one");
     let Some(path) = program::find(Path::new(name)) else {
-        eprintln!("{}: no such program", Path::new(name).display());
+        complain!("{}: no such program", Path::new(name).display());
         return ExitCode::from(NO_PROGRAM);
     };
     if !program::is_executable(&path) {
-        eprintln!("{}: the file is not executable", path.display());
+        complain!("{}: the file is not executable", path.display());
         return ExitCode::from(NOT_EXECUTABLE);
     }
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
     environment::without_library().apply(&mut command);
     if let Some(value) = std::env::var_os("CACHALOT_DISABLE").filter(|value| !value.is_empty() && value != "0") {
-        eprintln!("CACHALOT_DISABLE={}: the program runs without the library", value.display());
+        complain!("CACHALOT_DISABLE={}: the program runs without the library", value.display());
         let error = command.exec();
-        eprintln!("{}: {error}", path.display());
+        complain!("{}: {error}", path.display());
         return ExitCode::from(NOT_EXECUTABLE);
     }
     if let Err(mistake) = cachalot_run::check_log() {
-        eprintln!("{mistake}");
+        complain!("{mistake}");
     }
     match prepare(args, &path, arguments) {
         Ok(environment) => environment.apply(&mut command),
-        Err(reason) if args.optional => eprintln!("{reason}; the program runs without the library"),
+        Err(reason) if args.optional => complain!("{reason}; the program runs without the library"),
         Err(reason) => {
-            eprintln!("{reason}");
+            complain!("{reason}");
             return ExitCode::from(BAD_INPUT);
         }
     }
     let error = command.exec();
-    eprintln!("{}: {error}", path.display());
+    complain!("{}: {error}", path.display());
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
 }
 

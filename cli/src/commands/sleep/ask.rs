@@ -97,14 +97,14 @@ fn ask(args: &AskArgs, action: Action) -> ExitCode {
     let sleeper = match find(&args.process) {
         Ok(sleeper) => sleeper,
         Err(error) => {
-            eprintln!("{error}");
+            complain!("{error}");
             return ExitCode::from(BAD_INPUT);
         }
     };
     let answer = sleeper.ask(&Request::new(action, args.timeout));
     let line = SleepLine::new(std::iter::once((&sleeper, answer)));
     let status = if line.failures.is_empty() { 0 } else { DIFFERENT };
-    line.failures.iter().for_each(|failure| eprintln!("{}", failure.text));
+    line.failures.iter().for_each(|failure| complain!("{}", failure.text));
     if args.json {
         return end(status, &line.print());
     }

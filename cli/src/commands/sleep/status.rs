@@ -65,14 +65,14 @@ pub(crate) fn status(args: &StatusArgs) -> ExitCode {
     let asked = match asked(args.process.as_deref()) {
         Ok(asked) => asked,
         Err(error) => {
-            eprintln!("{error}");
+            complain!("{error}");
             return ExitCode::from(BAD_INPUT);
         }
     };
     let line = SleepLine::new(asked.iter().zip(statuses(&asked)));
     // A process of many that is stopped is a line of the result.
     let status = if args.process.is_some() && !line.failures.is_empty() { DIFFERENT } else { 0 };
-    line.failures.iter().for_each(|failure| eprintln!("{}", failure.text));
+    line.failures.iter().for_each(|failure| complain!("{}", failure.text));
     let written = match (args.json, &line.processes[..]) {
         (true, _) => line.print(),
         (false, [told]) if args.process.is_some() => print(args.look.fold(&sentences(told), 0)),

@@ -124,7 +124,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
         let moment = match now(args.process.as_deref()) {
             Ok(moment) => moment,
             Err(error) => {
-                eprintln!("{error}");
+                complain!("{error}");
                 return ExitCode::from(BAD_INPUT);
             }
         };

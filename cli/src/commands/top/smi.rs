@@ -60,7 +60,7 @@ fn answer(command: &mut Command) -> Option<Vec<u8>> {
     let Ok(Ok(text)) = answers.recv_timeout(PATIENCE) else {
         // A command in the middle of a call of the driver ends at some later time.
         let _ = child.kill();
-        eprintln!("nvidia-smi did not answer within {} s", PATIENCE.as_secs());
+        complain!("nvidia-smi did not answer within {} s", PATIENCE.as_secs());
         return None;
     };
     // The end of the output is the end of the command, or close to it.

@@ -199,7 +199,7 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let (records, parts, options) = match prepare(args, deadline) {
         Ok(prepared) => prepared,
         Err((status, complaints)) => {
-            complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
+            complaints.iter().for_each(|complaint| complain!("{complaint}"));
             return ExitCode::from(status);
         }
     };
@@ -220,7 +220,7 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(complaint) => {
-            eprintln!("{complaint}");
+            complain!("{complaint}");
             return ExitCode::from(DIFFERENT);
         }
     };
@@ -273,7 +273,7 @@ fn prepare(args: &TuneArgs, deadline: Option<Instant>) -> Result<PreparedSearch,
         Hold::Later => HoldBack::Later,
     };
     let limited = programs.iter().any(|part| part.limit.is_some());
-    baseline.notes(limited).for_each(|note| eprintln!("note: --baseline: {note}"));
+    baseline.notes(limited).for_each(|note| complain!("note: --baseline: {note}"));
     let parts = Parts::divide(programs, division, args.seed);
     let aim = match args.aim {
         For::Memory => Aim::Memory,

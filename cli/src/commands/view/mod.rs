@@ -150,14 +150,14 @@ pub(crate) fn run(args: &ViewArgs) -> ExitCode {
     let sources = match check_output(args).and_then(|()| sources(args)) {
         Ok(sources) => sources,
         Err((status, complaint)) => {
-            eprintln!("{complaint}");
+            complain!("{complaint}");
             return ExitCode::from(status);
         }
     };
     let output = output(args);
     let written = cachalot_atomic_file::write(&output, |file| write_page(io::BufWriter::new(file), &sources));
     if let Err(error) = written {
-        eprintln!("{}: cannot be written: {error}", output.display());
+        complain!("{}: cannot be written: {error}", output.display());
         return ExitCode::from(BAD_INPUT);
     }
     let mut printed = sources.iter().try_for_each(|source| print_answer(args, source));
