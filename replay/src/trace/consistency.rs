@@ -80,6 +80,9 @@ pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Optio
 const BEGINS_IN_THE_MIDDLE: &str =
     "; if the record starts in the middle of its program, pass a memory snapshot, which holds the final state as well";
 
+/// The usual reason for memory that goes back while a block is in it.
+const PARKED: &str = ", as when a program is parked while it is recorded: such a record cannot be replayed";
+
 impl RecordedMemory {
     /// Returns the state before the first event.
     fn at(start: &Start) -> Result<Self, String> {
@@ -254,7 +257,8 @@ impl RecordedMemory {
         match self.blocks.range(..end).next_back() {
             Some((&block, held)) if block + held.size > addr => {
                 let origin = held.origin();
-                let what = format!("memory at {addr:x} is given back while the block at {block:x} {origin} is in use");
+                let what =
+                    format!("memory at {addr:x} is given back while the block at {block:x} {origin} is in use{PARKED}");
                 Err(Contradiction::Events(what))
             }
             _ => Ok(()),
@@ -337,7 +341,11 @@ mod tests {
             (("A", 0x1e00, 0x400), "a segment is obtained at 1e00, where the record already holds one"),
             (("M", 0xe00, 0x400), "a segment is obtained at e00, where the record already holds one"),
             (("A", 0x8000, 0x401), "a segment's address and size must be multiples of 512 and not 0"),
-            (("F", 0x1000, 0x1000), "memory at 1000 is given back while the block at 1000 of line 3 is in use"),
+            (
+                ("F", 0x1000, 0x1000),
+                "memory at 1000 is given back while the block at 1000 of line 3 is in use, as when a program is parked \
+                 while it is recorded: such a record cannot be replayed",
+            ),
             (("A", 0x8000, 1 << 61), "the sizes of the record add up to 2305843009213693952 bytes (2 EiB) or more"),
         ] {
             assert_eq!(verdict(&[SEGMENT, live, row]), Err(format!("t:4: {what}")));
