@@ -165,7 +165,11 @@ fn a_file_without_memory_is_named_by_every_command() {
             b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
             "the text of an error",
         ),
-        ("dump.json", br#"{"General": {"API": "Vulkan"}, "Total": {"BlockCount": 1, "BlockBytes": 2}}"#, "Vulkan"),
+        (
+            "dump.json",
+            br#"{"General": {"API": "Vulkan"}, "Total": {"BlockCount": 1, "BlockBytes": 2097152, "AllocationCount": 1}}"#,
+            "Vulkan Memory Allocator: 2.00 MiB in 1 block, of which 0.00 MiB are in 1 allocation",
+        ),
     ];
     for (name, content, what) in named {
         for file in [write(&folder, name, content), write(&folder, &format!("{name}.gz"), gzip(content))] {

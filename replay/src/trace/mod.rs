@@ -17,10 +17,12 @@ mod page;
 mod pools;
 mod profile;
 mod rebuilt;
+mod refused;
 mod rmm;
 pub mod snapshot;
 mod start;
 mod timeline;
+mod vma;
 
 pub use error::{BadInput, Place};
 pub use event::{Action, Event, Note, PoolNumber, Pools};
@@ -227,11 +229,8 @@ impl Trace {
         file: &Path,
         content: Box<dyn BufRead + '_>,
     ) -> Result<(Vec<Self>, Option<cachalot_snapshot::Snapshot>), BadInput> {
-        let Opened { kind, reader } = open::recognise(file, content)?;
-        if kind == Kind::Timeline {
-            return Err(BadInput::whole(file, timeline::described(reader)));
-        }
-        if let Some(what) = kind.refused() {
+        let Opened { kind, mut reader } = open::recognise(file, content)?;
+        if let Some(what) = refused::described(kind, &mut reader) {
             return Err(BadInput::whole(file, what));
         }
         let name = base_name(file);

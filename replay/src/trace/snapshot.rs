@@ -4,7 +4,7 @@
 use super::error::describe_io;
 use super::kind::{self, Kind};
 use super::{
-    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Pools, Segment, Trace, open, timeline,
+    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Pools, Segment, Trace, open, refused,
 };
 use cachalot_core::{MAX_REQUEST, PoolId};
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
@@ -93,14 +93,10 @@ fn parse_by<'r, T>(
     read: impl FnOnce(Box<dyn BufRead + 'r>) -> Result<Vec<Ranked<T>>, ReadError>,
 ) -> Result<Vec<Ranked<T>>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    let kind = kind::of(start);
-    if kind == Kind::Timeline {
-        return Err(BadInput::whole(file, timeline::described(reader)));
-    }
-    let refused = match kind {
+    let refused = match kind::of(start) {
         Kind::Snapshot => None,
-        Kind::Record | Kind::Rmm | Kind::Profile => Some(RECORD),
-        other => other.refused().or(Some(UNKNOWN)),
+        Kind::Record | Kind::Rmm | Kind::Profile => Some(RECORD.to_owned()),
+        other => refused::described(other, &mut reader).or_else(|| Some(UNKNOWN.to_owned())),
     };
     if let Some(what) = refused {
         return Err(BadInput::whole(file, what));
