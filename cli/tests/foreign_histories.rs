@@ -107,10 +107,39 @@ fn an_unknown_event_is_left_out_and_named() {
     let mut events = whole();
     events.insert(3, event("dance", HERE, 7, 15));
     events.insert(4, event("workspace_snapshot", HERE, 7, 15));
+    events.insert(4, event("workspace_snapshot", HERE, 7, 15));
     let (text, report) = inspect("dance", &snapshot(&end_of_whole(), &events));
     assert_eq!(report["answers"][0]["peak_live_bytes"], 20 * MIB);
-    assert!(text.contains("Note: 1 event `dance` is unknown, and was left out."), "{text}");
-    assert!(!text.contains("workspace_snapshot"), "{text}");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let place = folder("dance_everywhere");
+    let file = write(&place, "made.json", snapshot(&end_of_whole(), &events).to_string());
+    let [page, csv, trace] = ["made.html", "made.csv", "made.pftrace"].map(|name| place.join(name));
+    let run = |arguments: &[&str]| {
+        let finished = cachalot(arguments.iter().map(Path::new).chain([file.as_path()]));
+        assert_eq!(finished.status, 0, "{arguments:?}: {}", finished.errors);
+        finished.errors
+    };
+    let [page, csv, trace] = [&page, &csv, &trace].map(|path| path.to_str().expect("a name"));
+    for (count, action, were) in [("1 event", "dance", "was"), ("2 events", "workspace_snapshot", "were")] {
+        let said = format!("{count} of an action that is not known here, `{action}`, {were} left out");
+        assert!(text.contains(&format!("Note: {said}.")), "{text}");
+        for arguments in [
+            &["view", "-o", page][..],
+            &["replay"],
+            &["tune", "--trials", "4"],
+            &["compare"],
+            &["export", "--to", "csv", "-o", csv],
+        ] {
+            let errors = run(arguments);
+            assert!(errors.contains(&said), "{arguments:?}: {errors}");
+        }
+    }
+    // A trace for people has every event.
+    assert_eq!(run(&["export", "--to", "perfetto", "-o", trace]), "");
+    let bytes = std::fs::read(trace).expect("a trace");
+    for action in ["dance", "workspace_snapshot"] {
+        assert!(bytes.windows(action.len()).any(|part| part == action.as_bytes()), "{action}");
+    }
 }
 
 #[test]

@@ -321,13 +321,14 @@ fn events(
     }
     let (events, remark) = with_both_frees(events);
     let mut remarks: Vec<String> = remark.map(str::to_owned).into_iter().collect();
-    for (name, count) in unknown {
-        remarks.push(match count {
-            1 => format!("1 event `{name}` is unknown, and was left out"),
-            _ => format!("{count} events `{name}` are unknown, and were left out"),
-        });
-    }
+    remarks.extend(unknown.into_iter().map(|(name, count)| left_out(name, count)));
     Ok((events, remarks))
+}
+
+/// Says that events of an action that this version does not know were left out.
+pub fn left_out(action: &str, count: u64) -> String {
+    let (plural, were) = if count == 1 { ("", "was") } else { ("s", "were") };
+    format!("{count} event{plural} of an action that is not known here, `{action}`, {were} left out")
 }
 
 /// Fills in the one of the two events of a free that `skip_actions` of PyTorch 2.10 left out of the
@@ -373,7 +374,7 @@ fn action(name: &str) -> Known {
         "segment_map" => Action::SegmentMap,
         "segment_unmap" => Action::SegmentUnmap,
         "oom" => Action::OutOfMemory,
-        "snapshot" | "annotate" | "user_defined" | "workspace_snapshot" => return Known::Mark,
+        "snapshot" | "annotate" | "user_defined" => return Known::Mark,
         _ => return Known::No,
     })
 }

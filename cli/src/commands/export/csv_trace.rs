@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
     let traces = Trace::load(file)?;
     let trace = choose(file, &traces, device)?;
+    super::super::announce_remarks(trace);
     written_as_named(output, |to| events(to, trace))?;
     if let (Some(end), Some(beside)) = (&trace.expected, beside(output)) {
         written_as_named(&beside, |to| serde_json::to_writer(to, end).map_err(io::Error::from))?;

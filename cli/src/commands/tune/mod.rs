@@ -340,6 +340,7 @@ fn answer(trace: &Trace, recorded: &RecordedPeaks, part: &Part, args: &TuneArgs,
 fn load_file(number: usize, file: &Path, args: &TuneArgs, costs: &DriverCosts) -> Result<Vec<TuneRecord>, ReplayError> {
     let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
     let record = |trace: &Trace| {
+        super::announce_remarks(trace);
         let program = replay::program(trace)?;
         let calls = program.operations.iter().filter(|operation| matches!(operation, Operation::EmptyCache)).count();
         let recorded = RecordedPeaks::of(trace);

@@ -31,7 +31,17 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
         return Ok(Trace::load(file)?.iter().map(history).collect());
     }
     let (mut names, mut stacks) = (Names::default(), Stacks::default());
-    let read = snapshot::load_all_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
+    let mut unknown = BTreeMap::<String, u64>::new();
+    let read = snapshot::load_all_with(file, watch, |event| {
+        let converted = of_event(&event, &mut names, &mut stacks);
+        if converted.action == Action::Unknown {
+            *unknown.entry(event.action.into_owned()).or_default() += 1;
+        }
+        converted
+    })?;
+    for (action, count) in unknown {
+        complain!("{}: {}", file.display(), snapshot::left_out(&action, count));
+    }
     let (mut histories, last) = (Vec::new(), read.len());
     for (number, (rank, read)) in (1..).zip(read) {
         let label = snapshot::ranked(&label, &rank);
@@ -128,7 +138,7 @@ fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut St
         "segment_free" => Action::Release { expandable: false },
         "segment_unmap" => Action::Release { expandable: true },
         "oom" => Action::OutOfMemory,
-        "annotate" | "user_defined" | "workspace_snapshot" => Action::Mark,
+        "annotate" | "user_defined" => Action::Mark,
         "snapshot" => Action::Snapshot,
         _ => Action::Unknown,
     };

@@ -167,8 +167,8 @@ fn name_of(place: Placement) -> String {
     if place.stream == 0 { format!("{pool}, default stream") } else { format!("{pool}, stream {:#x}", place.stream) }
 }
 
-/// Writes an instant for an event that is no change of memory: a failed request, or a mark of the
-/// program.
+/// Writes an instant for an event that is no change of memory: a failed request, a mark of the
+/// program, or an action that is not known here.
 fn mark(tracks: &mut Tracks<'_>, track: u64, time: i64, event: &Event) -> io::Result<()> {
     let note = event.details.as_ref().and_then(|details| details.user_metadata.as_deref()).unwrap_or("");
     match &*event.action {
@@ -182,7 +182,9 @@ fn mark(tracks: &mut Tracks<'_>, track: u64, time: i64, event: &Event) -> io::Re
             let name = if note.is_empty() { &*event.action } else { note };
             tracks.instant(track, time, name, Vec::new())
         }
-        _ => Ok(()),
+        "alloc" | "free_requested" | "free_completed" | "segment_alloc" | "segment_free" | "segment_map"
+        | "segment_unmap" => Ok(()),
+        unknown => tracks.instant(track, time, unknown, vec![uint("bytes", event.size.unsigned_abs())]),
     }
 }
 
