@@ -16,6 +16,7 @@ mod histories;
 mod inputs;
 mod inspect;
 mod ledger;
+mod models;
 mod outputs;
 mod plan;
 mod plan_bad_input;

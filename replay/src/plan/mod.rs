@@ -3,10 +3,12 @@
 //! ```text
 //! table.csv    id,lower,upper,size[,alignment][,offset] ─┐
 //! program.json operators with inputs and outputs        ─┼─▶ Task ─▶ Problem ─▶ plan ─▶ table
+//! model        .onnx, .tflite                           ─┤
 //! record       of an allocator, .csv.gz or snapshot     ─┘
 //! ```
 
 mod gaps;
+mod model;
 pub mod operators;
 pub mod record;
 pub use cachalot_tuner::section;
@@ -77,10 +79,15 @@ pub struct Reading {
     pub alignment: Option<u64>,
     /// The section of records, as numbers of allocations. Found automatically if not given.
     pub section: Option<Range<u64>>,
+    /// Numbers for the named dimensions of a model.
+    pub dimensions: Vec<(String, u64)>,
 }
 
 /// Greatest length of a table or a program in bytes.
 const LONGEST_BYTES: u64 = 1 << 30;
+
+/// Greatest length of a model in bytes, which is that of a message of protocol buffers.
+const LONGEST_MODEL_BYTES: u64 = 1 << 31;
 
 /// Reads the problems of a file: a single problem, or a problem for each device of a program or a
 /// snapshot.
@@ -108,11 +115,20 @@ fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> R
     if let Kind::Rmm | Kind::Profile | Kind::Timeline | Kind::Vma | Kind::Other(_) = kind::of(start) {
         return record::tasks(file, &Trace::read(file, content)?, reading);
     }
+    let (model, longest) = match kind::of(start) {
+        model @ (Kind::Onnx | Kind::TfLite) => (Some(model), LONGEST_MODEL_BYTES),
+        _ => (None, LONGEST_BYTES),
+    };
     let mut bytes = Vec::new();
-    content.take(LONGEST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LONGEST_BYTES {
-        let what = format!("the content is longer than {LONGEST_BYTES} bytes, the most of a table or a program");
-        return Err(BadInput::whole(file, what));
+    content.take(longest + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > longest {
+        let of = if model.is_some() { "a model" } else { "a table or a program" };
+        return Err(BadInput::whole(file, format!("the content is longer than {longest} bytes, the most of {of}")));
+    }
+    match model {
+        Some(Kind::Onnx) => return model::onnx::load(file, &bytes, reading),
+        Some(_) => return model::tflite::load(file, &bytes, reading),
+        None => {}
     }
     let text = String::from_utf8(bytes).map_err(|_| BadInput::at(file, 1, UNKNOWN))?;
     match text.trim_start().chars().next() {
@@ -147,7 +163,7 @@ impl Task {
 
 /// Error for a file of no accepted form.
 const UNKNOWN: &str = "nothing that can be planned: expected a table with the columns id,lower,upper,size[,alignment][,offset][,gaps], \
-                       a program of operators in JSON, or a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
+                       a program of operators in JSON, a model (.onnx, .tflite), or a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
 
 /// Returns an error at a column of a line, both counted from 1.
 fn at_column(file: &Path, line: u64, column: usize, what: impl std::fmt::Display) -> BadInput {

@@ -45,6 +45,9 @@ pub struct Names {
     pub on: Vec<u32>,
     /// The operators. Empty for an operator without a name.
     pub operators: Vec<String>,
+    /// The number of the first operator for a reader: 1, or 0 where a step comes before those of
+    /// the file.
+    pub first: u32,
 }
 
 #[derive(Deserialize)]
@@ -128,7 +131,7 @@ struct OutputEntry<'a> {
 pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Vec<Task>, BadInput> {
     let reader = Reader { file, text };
     let document: Document<'_> = reader.parse(text)?;
-    let mut names = Names::default();
+    let mut names = Names { first: 1, ..Names::default() };
     let mut program = Program::default();
     reader.devices(&document, reading, &mut names, &mut program)?;
     let numbers = reader.values(&document, &mut names, &mut program)?;
@@ -136,13 +139,18 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Vec<Tas
         reader.operator(entry, &numbers, &mut names, &mut program)?;
     }
     let lowered = operators::lower(&program, document.share).map_err(|wrong| reader.wrong(&document, &names, wrong))?;
+    tasks(file, names, lowered, &[])
+}
+
+/// Builds a problem for each device with buffers.
+pub(super) fn tasks(file: &Path, names: Names, lowered: Lowered, remarks: &[String]) -> Result<Vec<Task>, BadInput> {
     let (names, lowered) = (Arc::new(names), Arc::new(lowered));
     let mut tasks = Vec::new();
     for (device, problem) in (0..).zip(&lowered.problems).filter(|(_, problem)| !problem.buffers.is_empty()) {
         problem.check().map_err(|error| BadInput::whole(file, error.to_string()))?;
         let part = if names.devices.len() > 1 { names.devices[device as usize].clone() } else { String::new() };
         let source = Source::Operators { names: names.clone(), lowered: lowered.clone(), device };
-        tasks.push(Task { part, problem: problem.clone(), source, start: None, held: None, remarks: Vec::new() });
+        tasks.push(Task { part, problem: problem.clone(), source, start: None, held: None, remarks: remarks.to_vec() });
     }
     if tasks.is_empty() {
         return Err(BadInput::whole(file, "no operator makes a value that needs memory: there is nothing to plan"));
@@ -302,8 +310,18 @@ impl<'a> Reader<'a> {
 
     /// Returns an error at the operator, with the names of values.
     fn wrong(&self, document: &Document<'a>, names: &Names, wrong: Wrong) -> BadInput {
-        let value = |value: u32| &names.values[value as usize];
-        let (operator, what) = match wrong {
+        match names.mistake(wrong) {
+            Some((operator, what)) => self.at(document.operators[operator as usize].get(), what),
+            None => BadInput::whole(self.file, wrong.to_string()),
+        }
+    }
+}
+
+impl Names {
+    /// Returns the operator of a mistake, and the mistake with the names of values.
+    pub(super) fn mistake(&self, wrong: Wrong) -> Option<(u32, String)> {
+        let value = |value: u32| &self.values[value as usize];
+        Some(match wrong {
             Wrong::ReadTooEarly { operator, value: read } => {
                 (operator, format!("`{}` is read here, and no operator makes it before", value(read)))
             }
@@ -321,16 +339,13 @@ impl<'a> Reader<'a> {
                 (operator, format!("`{}` is updated here by a value of another device", value(other)))
             }
             Wrong::Lost { operator, value: lost, reader } => {
-                let reader = names.operator(reader);
+                let reader = self.operator(reader);
                 (operator, format!("`{}` is updated here, but {reader} still reads it", value(lost)))
             }
-            wrong => return BadInput::whole(self.file, wrong.to_string()),
-        };
-        self.at(document.operators[operator as usize].get(), what)
+            _ => return None,
+        })
     }
-}
 
-impl Names {
     /// Returns the reason why a forward is refused.
     pub fn why(&self, refusal: &Refusal) -> String {
         let value = |value: u32| &self.values[value as usize];
@@ -352,9 +367,10 @@ impl Names {
     /// Returns the number of an operator in the list, counted from 1, with the operator's name if
     /// given.
     pub fn operator(&self, operator: u32) -> String {
+        let number = operator + self.first;
         match self.operators[operator as usize].as_str() {
-            "" => format!("operator {}", operator + 1),
-            name => format!("operator {} (`{name}`)", operator + 1),
+            "" => format!("operator {number}"),
+            name => format!("operator {number} (`{name}`)"),
         }
     }
 }

@@ -31,6 +31,10 @@ pub(crate) enum Kind {
     Table,
     /// A program of operators, for the planner.
     Operators,
+    /// A model of ONNX, for the planner.
+    Onnx,
+    /// A model of TensorFlow Lite, for the planner.
+    TfLite,
     /// A file that no command reads: what it is, and what to do.
     Other(&'static str),
     /// None of these.
@@ -47,6 +51,10 @@ impl Kind {
             Self::Table => "this is a table of buffers, for `cachalot plan`: expected a memory snapshot or a record",
             Self::Operators => {
                 "this is a program of operators, for `cachalot plan`: expected a memory snapshot or a record"
+            }
+            Self::Onnx => "this is an ONNX model, for `cachalot plan`: expected a memory snapshot or a record",
+            Self::TfLite => {
+                "this is a model of TensorFlow Lite, for `cachalot plan`: expected a memory snapshot or a record"
             }
             Self::Record | Self::Rmm | Self::Profile | Self::Snapshot | Self::Unknown => return None,
         })
@@ -103,6 +111,9 @@ const RECORD: &[u8] = b"action,";
 /// The first line of RMM's logs.
 pub(super) const RMM: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream";
 
+/// The mark of models of TensorFlow Lite, after four bytes.
+const TFLITE: &[u8] = b"TFL3";
+
 /// Keys of a snapshot, at its first level.
 const OF_SNAPSHOTS: [&str; 4] = ["segments", "device_traces", "allocator_settings", "host_segments"];
 
@@ -124,6 +135,12 @@ pub(crate) fn of(start: &[u8]) -> Kind {
     if start.first() == Some(&PICKLE_PROTO) || is_early_pickle(start) {
         return Kind::Snapshot;
     }
+    if start.get(4..8) == Some(TFLITE) {
+        return Kind::TfLite;
+    }
+    if is_onnx(start) {
+        return Kind::Onnx;
+    }
     let json = start.trim_ascii_start();
     match json.first() {
         Some(b'{' | b'[') => of_json(json),
@@ -136,6 +153,14 @@ pub(crate) fn of(start: &[u8]) -> Kind {
 fn is_early_pickle(start: &[u8]) -> bool {
     let starts: [&[u8]; 6] = [b"(dp", b"(lp", b"}q", b"]q", b"}r", b"]r"];
     starts.iter().any(|early| start.starts_with(early))
+}
+
+/// Returns whether a file starts as an ONNX model: with the version of the format, a number below
+/// 32, and another field of a model. The format has no mark.
+fn is_onnx(start: &[u8]) -> bool {
+    // Number times 8, and the type: names and texts (2, 3, 4, 6), a version (5), the graph (7),
+    // sets of operators (8), notes (14).
+    matches!(start, [0x08, 1..32, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42 | 0x72, ..])
 }
 
 fn of_json(json: &[u8]) -> Kind {
@@ -298,6 +323,8 @@ mod tests {
             assert_eq!(of(start.as_bytes()), kind, "{start}");
         }
         assert_eq!(of(b"\x80\x04\x95"), Kind::Snapshot);
+        assert_eq!(of(b"\x08\x0a\x12\x07pytorch\x3a"), Kind::Onnx);
+        assert_eq!(of(b"\x1c\0\0\0TFL3\x14\0"), Kind::TfLite);
     }
 
     #[test]

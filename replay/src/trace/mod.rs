@@ -28,6 +28,7 @@ pub use error::{BadInput, Place};
 pub use event::{Action, Event, Note, PoolNumber, Pools};
 pub use expected::{BlockState, Expected, ExpectedBlock, Segment};
 pub use start::Start;
+pub(crate) use start::size as shown;
 
 use consistency::Contradiction;
 use kind::Kind;

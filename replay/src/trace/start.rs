@@ -54,7 +54,7 @@ impl fmt::Display for Start {
 }
 
 /// Formats bytes as GiB, or as MiB below 1 GiB.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }

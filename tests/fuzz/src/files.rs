@@ -96,7 +96,7 @@ fn write(snapshot: &Snapshot, format: Format) -> Vec<u8> {
 pub fn record(bytes: &[u8]) {
     let Some(traces) = accepted(Trace::load_bytes(file(), bytes)) else { return };
     traces.iter().for_each(run);
-    let reading = Reading { alignment: None, section: Some(0..MOST_BUFFERS as u64) };
+    let reading = Reading { section: Some(0..MOST_BUFFERS as u64), ..Reading::default() };
     for reading in [Reading::default(), reading] {
         for task in accepted(plan::load_bytes(file(), bytes, &reading)).unwrap_or_default() {
             solve_task(&task);
@@ -149,7 +149,7 @@ pub fn end(bytes: &[u8]) {
 /// If a plan is invalid, or the table of the plan describes a different problem.
 pub fn table(bytes: &[u8]) {
     for alignment in [None, Some(512)] {
-        let reading = Reading { alignment, section: None };
+        let reading = Reading { alignment, ..Reading::default() };
         for task in accepted(plan::load_bytes(file(), bytes, &reading)).unwrap_or_default() {
             solve_task(&task);
         }

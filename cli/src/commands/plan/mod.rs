@@ -21,7 +21,7 @@ const LONG_ABOUT: &str = "\
 Plan the memory of programs whose allocations are known in advance: one block,
 and an offset for every buffer
 
-A FILE has one of three forms, recognized by the content, and may be compressed
+A FILE has one of four forms, recognized by the content, and may be compressed
 by gzip:
 
 table       CSV with id,lower,upper,size and optionally alignment, offset and
@@ -35,6 +35,11 @@ operators   JSON with devices, values and operators:
             [{\"name\": \"add\", \"inputs\": [\"x\"],
             \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}.
             docs/planning.md explains every key
+model       an ONNX model, or one of TensorFlow Lite: every tensor of the graph
+            from the operator that makes it to its last reader, in the order of
+            the file; inputs from the start, outputs to the end. Weights are not
+            in the plan, and kernels' own memory is not in the file. Shapes must
+            be in the file; --dim gives a named dimension of ONNX a number
 record      the record of an allocator, as for replay: each allocation of one
             section is a buffer until the block can be reused. The section is a
             repeated part (a training step) if the record repeats, otherwise the
@@ -68,6 +73,7 @@ Examples:
   cachalot plan buffers.csv -o plan.csv --plot plan.svg
   cachalot plan buffers.csv --capacity 1MiB
   cachalot plan --deadline 60 program.json
+  cachalot plan --dim batch=8 model.onnx
   cachalot plan --section 5000..9000 tests/traces/llama1b_ckpt.csv.gz";
 
 /// Plan the memory of programs whose allocations are known in advance
@@ -84,13 +90,16 @@ pub(crate) struct PlanArgs {
     /// kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     capacity: Option<u64>,
-    /// Alignment in bytes of buffers without a stated alignment, a power of two; by default 1, and
-    /// 512 in records
+    /// Alignment in bytes of buffers without a stated alignment, a power of two; by default 1, in
+    /// models 64, and in records 512
     #[arg(long, value_name = "N", value_parser = alignment)]
     alignment: Option<u64>,
     /// Section of a record: the allocations from FROM up to, not including, TO, counted from 0
     #[arg(long, value_name = "FROM..TO", value_parser = section)]
     section: Option<Range<u64>>,
+    /// Number for a named dimension of a model; may be given several times
+    #[arg(long, value_name = "NAME=N", value_parser = dimension)]
+    dim: Vec<(String, u64)>,
     /// Write the plan; needs exactly one FILE
     #[arg(short, long, value_name = "PLAN.csv")]
     output: Option<PathBuf>,
@@ -102,7 +111,11 @@ pub(crate) struct PlanArgs {
     json: bool,
     #[command(flatten)]
     look: Look,
-    #[arg(required = true, value_name = "FILE", help = "Tables (.csv), operators (.json), records; also .gz")]
+    #[arg(
+        required = true,
+        value_name = "FILE",
+        help = "Tables (.csv), operators (.json), models (.onnx, .tflite), records; also .gz"
+    )]
     files: Vec<PathBuf>,
 }
 
@@ -131,6 +144,12 @@ fn section(text: &str) -> Result<Range<u64>, String> {
     section.ok_or_else(|| "expected FROM..TO with FROM below TO, such as 1000..2000".to_owned())
 }
 
+fn dimension(text: &str) -> Result<(String, u64), String> {
+    // Names that a tool made may be terms with an equals sign.
+    let parts = text.rsplit_once('=').and_then(|(name, number)| Some((name.to_owned(), number.parse().ok()?)));
+    parts.ok_or_else(|| "expected NAME=N with a whole number, such as batch=8".to_owned())
+}
+
 /// A planned problem.
 struct PlannedProblem {
     file: PathBuf,
@@ -146,7 +165,7 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
         complain!("--output takes the plan of one FILE, not of {}", args.files.len());
         return ExitCode::from(BAD_INPUT);
     }
-    let reading = Reading { alignment: args.alignment, section: args.section.clone() };
+    let reading = Reading { alignment: args.alignment, section: args.section.clone(), dimensions: args.dim.clone() };
     let mut planned = Vec::new();
     let (mut status, mut written) = (0, Ok(()));
     for file in &args.files {
