@@ -171,18 +171,17 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
 
 pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
     let mut failures = Vec::new();
-    let large_page = past::large_page(snapshot);
     for (device, trace) in (0..).zip(&snapshot.device_traces) {
         if !trace.iter().any(|event| event.action == "oom") {
             continue;
         }
-        let mut memory = past::at_end(snapshot, device);
+        let (mut memory, undo) = (past::at_end(snapshot, device), past::Undo::of(snapshot, trace));
         let first = failures.len();
         for (number, event) in trace.iter().enumerate().rev() {
             if event.action == "oom" {
                 failures.push(failure(snapshot, device, number, event, &memory));
             }
-            past::undo(&mut memory, event, large_page);
+            undo.undo(&mut memory, number, event);
         }
         failures[first..].reverse();
     }

@@ -65,14 +65,14 @@ impl History {
         let memory = past::at_end(snapshot, device);
         let mut back = Backward { memory, numbers: HashMap::new(), places: Vec::new(), open: HashMap::new() };
         back.open_last(snapshot, device);
-        let large_page = past::large_page(snapshot);
+        let undo = past::Undo::of(snapshot, trace);
         let mut steps = Vec::with_capacity(trace.len());
         for (number, event) in trace.iter().enumerate().rev() {
             let before = back.sums();
             // The segment is there after the event, or was there before.
             let address = event.addr.unwrap_or(0);
             let place = back.place_of(address);
-            past::undo(&mut back.memory, event, large_page);
+            undo.undo(&mut back.memory, number, event);
             let after = back.sums();
             let place = place
                 .or_else(|| back.place_of(address))

@@ -30,7 +30,7 @@ use serde::Serialize;
 pub struct Report {
     /// Totals of each device with segments or events.
     pub totals: Vec<Totals>,
-    /// The peaks of each device with events.
+    /// The peaks of each device with more than one event.
     pub peaks: Vec<Peak>,
     /// Blocks not free, by the place of the allocation: the groups with the most bytes first.
     pub largest: Vec<Group>,
@@ -46,9 +46,13 @@ pub struct Report {
 /// Reports on a snapshot.
 pub fn inspect(snapshot: &Snapshot, lists: Lists) -> Report {
     let live = groups::live(snapshot);
+    let mut peaks = peaks::peaks(snapshot, lists);
+    // One event, as with enabled='state', is no history.
+    let events = |device: i64| snapshot.device_traces.get(usize::try_from(device).ok()?).map(Vec::len);
+    peaks.retain(|peak| events(peak.device) != Some(1));
     Report {
         totals: totals::totals(snapshot),
-        peaks: peaks::peaks(snapshot, lists),
+        peaks,
         largest: groups::largest(&live, lists),
         oldest: groups::oldest(snapshot, &live, lists),
         segments: segments::fragmented(snapshot, lists.most),

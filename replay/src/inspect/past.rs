@@ -63,8 +63,38 @@ fn takes(one: Placement, other: Placement) -> bool {
     one.stream == other.stream && other.pool.is_none()
 }
 
+/// Undoes the events of a device.
+#[derive(Clone, Copy)]
+pub(super) struct Undo {
+    large_page: u64,
+    /// Whether the history has no `free_requested`, so that nothing is known to be pending.
+    completes_alone: bool,
+}
+
+impl Undo {
+    /// Returns how the events of a device are undone.
+    pub(super) fn of(snapshot: &Snapshot, trace: &[Event]) -> Self {
+        let count = |action: &str| trace.iter().filter(|event| event.action == action).count();
+        // A completion alone may have its request before the history.
+        let completes_alone = count("free_requested") == 0 && count("free_completed") > 1;
+        Self { large_page: large_page(snapshot), completes_alone }
+    }
+
+    /// Undoes event number `number`.
+    pub(super) fn undo(self, memory: &mut PastMemory, number: usize, event: &Event) {
+        undo(memory, event, self.large_page);
+        // A free is two events at once. The one before the first of the history is missing.
+        if event.action == "free_completed"
+            && (self.completes_alone || number == 0)
+            && let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size))
+        {
+            memory.undo_free_requested(address, bytes, ());
+        }
+    }
+}
+
 /// Undoes an event.
-pub(super) fn undo(memory: &mut PastMemory, event: &Event, large_page: u64) {
+fn undo(memory: &mut PastMemory, event: &Event, large_page: u64) {
     let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
     let end = address.saturating_add(bytes);
     match &*event.action {

@@ -79,7 +79,6 @@ pub(super) struct PeakPlace {
 /// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
 /// device first.
 pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, PeakPlace)) {
-    let large_page = past::large_page(snapshot);
     for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
         let [reserved, in_use] = highest(snapshot, device, trace);
         let mut wanted = if reserved == 0 || reserved == in_use {
@@ -89,10 +88,12 @@ pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, P
         };
         // Events are undone from the end, so the later peak comes first.
         wanted.sort_by_key(|&(event, _)| Reverse(event));
-        let mut memory = past::at_end(snapshot, device);
+        let (mut memory, undo) = (past::at_end(snapshot, device), past::Undo::of(snapshot, trace));
         let mut at = trace.len();
         for (event, of) in wanted {
-            trace[event..at].iter().rev().for_each(|event| past::undo(&mut memory, event, large_page));
+            for number in (event..at).rev() {
+                undo.undo(&mut memory, number, &trace[number]);
+            }
             at = event;
             visit(&memory, PeakPlace { device, of, event });
         }
@@ -106,11 +107,10 @@ fn in_use(memory: &PastMemory) -> u64 {
 
 /// Returns the number of events before the first peak of reserved memory, and of memory in use.
 fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
-    let large_page = past::large_page(snapshot);
-    let mut memory = past::at_end(snapshot, device);
+    let (mut memory, undo) = (past::at_end(snapshot, device), past::Undo::of(snapshot, trace));
     let mut found = [(memory.reserved(), trace.len()), (in_use(&memory), trace.len())];
     for (number, event) in trace.iter().enumerate().rev() {
-        past::undo(&mut memory, event, large_page);
+        undo.undo(&mut memory, number, event);
         for (best, now) in found.iter_mut().zip([memory.reserved(), in_use(&memory)]) {
             if now >= best.0 {
                 *best = (now, number);

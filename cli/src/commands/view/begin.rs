@@ -26,8 +26,14 @@ pub(super) fn begin(history: &History) -> Begin {
     let Some(memory) = history.end.clone() else { return Begin::default() };
     let pages = Pages::of(&history.config);
     let mut begin = Begin { memory, ..Begin::default() };
+    let count = |action: Action| history.events.iter().filter(|event| event.action == action).count();
+    // Without `free_requested`, and at the first event, nothing tells that a block was pending.
+    let completes_alone = count(Action::FreeRequested) == 0 && count(Action::FreeCompleted) > 1;
     for (number, event) in history.events.iter().enumerate().rev() {
         begin.undo(number as u32, event, pages);
+        if event.action == Action::FreeCompleted && (completes_alone || number == 0) {
+            begin.memory.undo_free_requested(event.addr, event.size, NO_STACK);
+        }
     }
     for stack in begin.memory.kept_mut().filter(|stack| **stack == NO_STACK) {
         *stack = BEFORE;
@@ -104,6 +110,8 @@ mod tests {
             stacks: Rc::new(Stacks::default()),
             has_times: false,
             answer: None,
+            contradiction: None,
+            remarks: Vec::new(),
             tells_config: true,
             is_cut: false,
         }
