@@ -18,6 +18,7 @@ mod inspect;
 mod ledger;
 mod models;
 mod outputs;
+mod partial_histories;
 mod plan;
 mod plan_bad_input;
 mod planned;

@@ -310,6 +310,16 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, Some(Block { size: rounded(bytes), pending: true, of }));
     }
 
+    /// Returns the memory in words of [`Stuck`]. `is_private` tells whether the pool of a part is
+    /// private.
+    pub fn stuck(&self, is_private: impl Fn(P) -> bool) -> Stuck {
+        let (blocks, mut stuck) = (self.ordered(), Stuck::default());
+        for (&address, part) in &self.parts {
+            stuck.add(part.end - address, Self::free(&blocks, address, part, false), is_private(part.of));
+        }
+        stuck
+    }
+
     /// Returns the free memory of a part. `blocks` comes from [`ordered`](Self::ordered). With
     /// `pending`, pending blocks count as free.
     pub fn free(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> FreeMemory {

@@ -3,7 +3,7 @@
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
 use crate::trace::{Action, BlockState, Event, ExpectedBlock, Pools, Segment, Trace};
 use cachalot_core::PoolId;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// The memory of a recording: held from the device, and live for the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,8 +18,9 @@ pub struct RecordedPeaks {
     pub largest_failed_bytes: u64,
     /// The memory when the most was in use, for the first time.
     pub fullest: Stuck,
-    /// Bytes of the segments outside of private pools that were idle before the first event, and
-    /// that no request of the history used: without them, the history would have been the same.
+    /// Bytes of the segments outside of private pools that were idle before the first event, that
+    /// no request of the history used, and that were still held at the peak: without them, the
+    /// history would have been the same. 0 for a record that does not have its segments.
     pub idle_before_bytes: u64,
     /// Whether the first failed request was refused although the device had enough free memory: by
     /// a limit of the process.
@@ -49,7 +50,7 @@ impl RecordedPeaks {
         let (mut most, mut fullest, mut refused_at) = (in_use(&walk), 0, None);
         recorded.peak_reserved_bytes = walk.memory.reserved();
         recorded.peak_live_bytes = live;
-        recorded.idle_before_bytes = unused(trace);
+        let mut reserved_at = 0;
         for (number, event) in trace.events.iter().enumerate() {
             walk.apply(number);
             match event.action {
@@ -62,16 +63,19 @@ impl RecordedPeaks {
                 }
                 _ => {}
             }
-            recorded.peak_reserved_bytes = recorded.peak_reserved_bytes.max(walk.memory.reserved());
+            if walk.memory.reserved() > recorded.peak_reserved_bytes {
+                (recorded.peak_reserved_bytes, reserved_at) = (walk.memory.reserved(), number + 1);
+            }
             recorded.peak_live_bytes = recorded.peak_live_bytes.max(live);
             if in_use(&walk) > most {
                 (most, fullest) = (in_use(&walk), number + 1);
             }
         }
+        recorded.idle_before_bytes = if trace.is_rebuilt { 0 } else { unused(trace, reserved_at) };
         recorded.peak_reserved_bytes = trace.stated_peak_bytes.unwrap_or(recorded.peak_reserved_bytes);
         let mut again = fold();
         (0..fullest).for_each(|number| again.apply(number));
-        recorded.fullest = again.stuck();
+        recorded.fullest = again.memory.stuck(|(_, is_private)| is_private);
         if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
             // A device with enough free memory refused for a limit, which is above all that was
             // held.
@@ -140,16 +144,6 @@ impl<'t> RecordFold<'t> {
             Action::OutOfMemory => {}
         }
     }
-
-    /// Returns the free memory.
-    fn stuck(&self) -> Stuck {
-        let blocks = self.memory.ordered();
-        let mut stuck = Stuck::default();
-        for (&address, part) in self.memory.parts() {
-            stuck.add(part.end - address, Memory::free(&blocks, address, part, false), part.of.1);
-        }
-        stuck
-    }
 }
 
 /// Returns whether the pool of a segment is not the default pool.
@@ -157,22 +151,39 @@ fn is_private(segment: &Segment) -> bool {
     segment.segment_pool_id != (0, 0)
 }
 
-/// Returns the bytes of the segments that were idle before the first event, and stayed so. Private
-/// pools keep theirs.
-fn unused(trace: &Trace) -> u64 {
+/// Returns the bytes of the segments that were idle before the first event, that no request used,
+/// and that were held before event number `peak`. Private pools keep theirs.
+fn unused(trace: &Trace, peak: usize) -> u64 {
     let is_idle = |segment: &&Segment| {
         !is_private(segment) && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
     };
-    let idle = trace.start.iter().flat_map(|start| &start.segments).filter(is_idle);
-    let mut idle: BTreeMap<u64, u64> = idle.map(|segment| (segment.address, segment.total_size)).collect();
-    for event in trace.events.iter().filter(|event| event.action == Action::Alloc) {
-        if let Some((&start, &size)) = idle.range(..=event.addr).next_back()
-            && event.addr - start < size
-        {
-            idle.remove(&start);
+    let mut idle = Memory::<(), ()>::default();
+    for segment in trace.start.iter().flat_map(|start| &start.segments).filter(is_idle) {
+        let end = segment.address.saturating_add(segment.total_size);
+        idle.insert(segment.address, Part { end, page: 0, of: () });
+    }
+    // What is released after the peak was idle at it, and cannot be used any more.
+    let mut released = 0;
+    for (number, event) in trace.events.iter().enumerate() {
+        let end = event.addr.saturating_add(event.size);
+        match event.action {
+            Action::Alloc => {
+                let used = idle.parts().range(..=event.addr).next_back().map(|(&start, part)| (start, part.end));
+                if let Some((start, end)) = used.filter(|&(_, end)| event.addr < end) {
+                    idle.cut(start, end);
+                }
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let before = idle.reserved();
+                idle.cut(event.addr, end);
+                if number >= peak {
+                    released += before - idle.reserved();
+                }
+            }
+            _ => {}
         }
     }
-    idle.values().sum()
+    idle.reserved() + released
 }
 
 /// Returns the sizes of blocks that are allocated at the end, by the number of the request's event.

@@ -214,8 +214,10 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         match load_all(file) {
             Ok(snapshots) => {
                 for (rank, snapshot) in snapshots {
-                    let report = inspect::inspect(&snapshot, args.lists());
-                    let told = told(file, &rank, &snapshot);
+                    let mut report = inspect::inspect(&snapshot, args.lists());
+                    let (told, unused) = told(file, &rank, &snapshot);
+                    // The peaks of a history that contradicts itself are none.
+                    report.peaks.retain(|peak| !unused.contains(&peak.device));
                     let name = snapshot::ranked(&file.to_string_lossy(), &rank);
                     let text =
                         if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
@@ -276,9 +278,10 @@ fn private_pools(snapshot: &Snapshot, device: i64) -> Option<String> {
 }
 
 /// Returns the answer of each record of a snapshot. Without a history, a sentence about the end; of
-/// a device whose history cannot be used, why.
-fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> Vec<OfRecord> {
+/// a device whose history cannot be used, why. Also returns these devices.
+fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> (Vec<OfRecord>, Vec<i64>) {
     let traces = traces(file, rank, snapshot);
+    let unused = traces.iter().filter(|(_, trace)| trace.is_err()).map(|(device, _)| *device).collect();
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().map(|(device, trace)| {
@@ -313,7 +316,7 @@ fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> Vec<OfRecord> {
             end: Some(end),
         }];
     }
-    told
+    (told, unused)
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {

@@ -67,7 +67,8 @@ fn print(lines: impl std::fmt::Display) -> io::Result<()> {
 /// Prints a line on standard error for a record that starts in the middle of the program: the state
 /// at the start, and the consequence.
 fn announce_start(trace: &Trace, then: &str) {
-    if let Some(start) = &trace.start {
+    // The idle memory of a whole program is made up.
+    if let Some(start) = trace.start.as_ref().filter(|_| trace.is_cut) {
         let device = if trace.name.contains('#') { format!(": device {}", trace.device) } else { String::new() };
         complain!("{}{device}: {start}; {then}", trace.file.display());
     }

@@ -165,6 +165,7 @@ mod tests {
             device_free: None,
             has_late_keys: None,
             is_cut: false,
+            is_rebuilt: false,
             remarks: Vec::new(),
             stated_peak_bytes: None,
         };

@@ -62,6 +62,8 @@ pub struct Trace {
     /// Whether the history starts in the middle of the program, so that its peaks are those of its
     /// events alone: the first events were overwritten, or the recording started late.
     pub is_cut: bool,
+    /// Whether the record is made of requests and frees alone, so that its segments are made up.
+    pub is_rebuilt: bool,
     /// What was left out of the history or filled in, in sentences without a full stop.
     pub remarks: Vec<String>,
     /// Peak of the bytes reserved from the device, if the record states it. A record without
@@ -69,8 +71,13 @@ pub struct Trace {
     pub stated_peak_bytes: Option<u64>,
 }
 
+/// The number of a device, with its record, or why that cannot be used.
+type OfDevice = (i64, Result<Trace, BadInput>);
+
 impl Trace {
-    /// Reads every record of a file: a single record, or a record for each device of a snapshot.
+    /// Reads every record of a file: a single record, or a record for each device of a snapshot. A
+    /// device with a record that cannot be used is left out, if another one has a record, and a
+    /// remark says so.
     ///
     /// # Errors
     /// The first mistake in the file, or in the `NAME.expected.json.gz` next to the file.
@@ -84,16 +91,15 @@ impl Trace {
     /// # Errors
     /// As for `load`.
     pub fn load_with_snapshot(file: &Path) -> Result<(Vec<Self>, Option<cachalot_snapshot::Snapshot>), BadInput> {
-        let (mut traces, snapshot) = Self::parse(file, open::decompressed(file)?)?;
+        let (mut found, snapshot) = Self::parse(file, open::decompressed(file)?)?;
         // A file next to the record has more data than the record: limit, statistics, and the
         // configuration of a `.csv`.
         if let Some(expected) = expected::beside(file, &base_name(file))? {
-            for trace in &mut traces {
+            for trace in found.iter_mut().filter_map(|(_, trace)| trace.as_mut().ok()) {
                 trace.expected = Some(expected.clone());
             }
         }
-        traces.iter_mut().try_for_each(Self::complete)?;
-        Ok((traces, snapshot))
+        Ok((Self::completed(found)?, snapshot))
     }
 
     /// Reads every record from the bytes of a file, without a second file.
@@ -106,9 +112,7 @@ impl Trace {
 
     /// Reads every record from the decompressed content of a file, without a second file.
     pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
-        let (mut traces, _) = Self::parse(file, content)?;
-        traces.iter_mut().try_for_each(Self::complete)?;
-        Ok(traces)
+        Self::completed(Self::parse(file, content)?.0)
     }
 
     /// Returns every record of a snapshot that was read from a file.
@@ -116,9 +120,7 @@ impl Trace {
     /// # Errors
     /// If the snapshot has no events, or contradicts itself.
     pub fn of_snapshot(file: &Path, snapshot: &cachalot_snapshot::Snapshot) -> Result<Vec<Self>, BadInput> {
-        let mut traces = snapshot::traces(file, &base_name(file), snapshot)?;
-        traces.iter_mut().try_for_each(Self::complete)?;
-        Ok(traces)
+        Self::completed(snapshot::traces(file, &base_name(file), snapshot)?)
     }
 
     /// Returns the record of every device with events, by the number of the device, or why it
@@ -176,6 +178,27 @@ impl Trace {
         Ok(rest)
     }
 
+    /// Completes the records of several devices. A device with a record that cannot be used is left
+    /// out, and a remark of the first other device says why.
+    fn completed(found: Vec<OfDevice>) -> Result<Vec<Self>, BadInput> {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for (device, trace) in found {
+            let trace = trace.and_then(|mut trace| trace.complete().map(|()| trace));
+            match trace {
+                Ok(trace) => good.push(trace),
+                Err(error) => bad.push((device, error)),
+            }
+        }
+        let Some(first) = good.first_mut() else {
+            return bad.into_iter().next().map_or(Ok(good), |(_, error)| Err(error));
+        };
+        let remark = |(device, error): (i64, BadInput)| {
+            format!("the history of device {device} cannot be used: {}", error.without_file())
+        };
+        first.remarks.extend(bad.into_iter().map(remark));
+        Ok(good)
+    }
+
     /// Finds the pools of events, reconstructs the memory before the first event, and checks the
     /// events.
     fn complete(&mut self) -> Result<(), BadInput> {
@@ -210,7 +233,12 @@ impl Trace {
         let start = match (backward::start(events, &self.pools, end), consistency::walk(events, None)) {
             // The events form a whole program. A final state of another program is found by a check
             // of the replay.
-            (Err(_), Ok(())) => return Ok(()),
+            (Err(_), Ok(())) if !self.lacks_requests() => return Ok(()),
+            (Err(_), Ok(())) => {
+                let what = "the history has no `alloc` (skip_actions), and memory that it obtained is in use at the \
+                            end: nothing is known of the blocks";
+                return Err(BadInput::whole(file, what));
+            }
             (Err((number, why)), Err((_, Contradiction::Beginning(_)))) => {
                 let what = format!("{why}: the events do not lead to the final state");
                 return Err(BadInput::at_place(file, events[number].place, what));
@@ -224,12 +252,24 @@ impl Trace {
         Ok(())
     }
 
+    /// Returns whether the events do not have the requests for blocks that are in use at the end:
+    /// they have none, and obtained the memory of these blocks.
+    fn lacks_requests(&self) -> bool {
+        let obtains = |event: &&Event| matches!(event.action, Action::SegmentAlloc | Action::SegmentMap);
+        let obtained = || self.events.iter().filter(obtains);
+        let segments = || self.expected.iter().flat_map(|end| &end.segments);
+        let mut used =
+            segments().flat_map(|segment| &segment.blocks).filter(|block| block.state != BlockState::Inactive);
+        self.events.iter().all(|event| event.action != Action::Alloc)
+            && used.any(|block| obtained().any(|event| (event.addr..event.addr + event.size).contains(&block.address)))
+    }
+
     /// Reads every record from the decompressed content of a file, with the snapshot that they are
     /// from, if it is the only one. Does not check for contradictions between events.
     fn parse(
         file: &Path,
         content: Box<dyn BufRead + '_>,
-    ) -> Result<(Vec<Self>, Option<cachalot_snapshot::Snapshot>), BadInput> {
+    ) -> Result<(Vec<OfDevice>, Option<cachalot_snapshot::Snapshot>), BadInput> {
         let Opened { kind, mut reader } = open::recognise(file, content)?;
         if let Some(what) = refused::described(kind, &mut reader) {
             return Err(BadInput::whole(file, what));
@@ -243,19 +283,23 @@ impl Trace {
             }
             _ => vec![Self::of(file, name, 0, csv_record::read(file, reader)?)],
         };
-        Ok((traces, None))
+        Ok((traces.into_iter().map(|trace| (trace.device, Ok(trace))).collect(), None))
     }
 
     /// Creates a record of calls.
     fn of_calls(file: &Path, name: String, device: i64, made: rebuilt::Rebuilt) -> Self {
         let rebuilt::Rebuilt { events, start, end, remarks } = made;
-        Self { is_cut: start.is_some(), start, expected: Some(end), remarks, ..Self::of(file, name, device, events) }
+        // Without a block from before, nothing of the program is missing but its idle memory.
+        let is_cut = start.as_ref().is_some_and(|start| start.blocks().next().is_some());
+        let is_rebuilt = true;
+        Self { is_cut, is_rebuilt, start, expected: Some(end), remarks, ..Self::of(file, name, device, events) }
     }
 
     /// Creates a record of events alone.
     fn of(file: &Path, name: String, device: i64, events: Vec<Event>) -> Self {
         let (file, start, expected, device_free, has_late_keys) = (file.to_owned(), None, None, None, None);
-        let (pools, is_cut, remarks, stated_peak_bytes) = (Pools::default(), false, Vec::new(), None);
+        let (pools, remarks, stated_peak_bytes) = (Pools::default(), Vec::new(), None);
+        let (is_cut, is_rebuilt) = (false, false);
         Self {
             name,
             file,
@@ -267,6 +311,7 @@ impl Trace {
             device_free,
             has_late_keys,
             is_cut,
+            is_rebuilt,
             remarks,
             stated_peak_bytes,
         }
@@ -283,10 +328,11 @@ impl Trace {
         self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
     }
 
-    /// Returns the number of events of a history that starts in the middle of the program. `None`
-    /// for a whole program.
+    /// Returns the number of events of a history that starts in the middle of the program: those of
+    /// the file, without those that were made up. `None` for a whole program.
     pub fn cut_to(&self) -> Option<u64> {
-        self.is_cut.then_some(self.events.len() as u64)
+        let is_in_file = |event: &&Event| !self.is_rebuilt || event.action.is_call();
+        self.is_cut.then(|| self.events.iter().filter(is_in_file).count() as u64)
     }
 
     /// Returns the memory limit of the program in bytes. `None` without a limit, and if unknown.

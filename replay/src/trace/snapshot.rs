@@ -4,7 +4,8 @@
 use super::error::describe_io;
 use super::kind::{self, Kind};
 use super::{
-    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, Place, Pools, Segment, Trace, open, refused,
+    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, OfDevice, Place, Pools, Segment, Trace, open,
+    refused,
 };
 use cachalot_core::{MAX_REQUEST, PoolId};
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
@@ -155,14 +156,11 @@ pub(super) fn read(
     file: &Path,
     name: &str,
     reader: Box<dyn BufRead + '_>,
-) -> Result<(Vec<Trace>, Option<Snapshot>), BadInput> {
+) -> Result<(Vec<OfDevice>, Option<Snapshot>), BadInput> {
     let snapshots = parse(file, reader)?;
     let mut all = Vec::new();
     for (rank, snapshot) in &snapshots {
-        let name = ranked(name, rank);
-        for (_, trace) in each(file, &name, snapshot) {
-            all.push(trace?);
-        }
+        all.extend(each(file, &ranked(name, rank), snapshot));
     }
     Ok((with_events(file, all)?, only(file, snapshots).ok()))
 }
@@ -170,12 +168,12 @@ pub(super) fn read(
 /// Returns a record for every device with events.
 ///
 /// # Errors
-/// If no device has events, or the record of one contradicts itself.
-pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<Trace>, BadInput> {
-    with_events(file, each(file, name, snapshot).map(|(_, trace)| trace).collect::<Result<_, _>>()?)
+/// If no device has events.
+pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec<OfDevice>, BadInput> {
+    with_events(file, each(file, name, snapshot).collect())
 }
 
-fn with_events(file: &Path, traces: Vec<Trace>) -> Result<Vec<Trace>, BadInput> {
+fn with_events(file: &Path, traces: Vec<OfDevice>) -> Result<Vec<OfDevice>, BadInput> {
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
     }

@@ -77,7 +77,7 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
         tells_config: history.tells_config,
         is_cut: history.is_cut,
     };
-    answer.sentence = answer.words();
+    answer.sentence = answer.words(history);
     if let Some(recorded) = recorded {
         let change = difference(recorded.peak_reserved_bytes, answer.peak_reserved_bytes);
         let (now, before) = (show(answer.peak_reserved_bytes), show(recorded.peak_reserved_bytes));
@@ -88,15 +88,24 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
     answer
 }
 
+/// Returns the memory at the end.
+fn at_end(history: &History) -> Stuck {
+    history.end.as_ref().map_or_else(Stuck::default, |end| end.stuck(|of| history.names.is_private(of.pool)))
+}
+
 impl Answer {
     /// Returns the answer in words.
-    fn words(&self) -> String {
+    fn words(&self, history: &History) -> String {
         if self.peak_reserved_bytes == 0 {
             return "No memory is reserved.".to_owned();
         }
         // One event is the last, as with enabled='state', and no history.
         if self.events <= 1 {
-            return sentence_at_end(&self.fullest);
+            return sentence_at_end(&at_end(history));
+        }
+        if let Some(why) = &history.contradiction {
+            let end = sentence_at_end(&at_end(history));
+            return format!("{end} Note: the history cannot be used, and the figures of the page are wrong: {why}.");
         }
         let when = match self.after_us {
             Some(0) => "at the first event".to_owned(),
@@ -110,10 +119,13 @@ impl Answer {
         if !self.tells_config {
             text.push_str(" The file does not contain its settings, so the defaults are assumed.");
         }
+        for remark in &history.remarks {
+            text = format!("{text} Note: {remark}.");
+        }
         text
     }
 
-    /// Returns the figures of a history that is too long for a replay, or contradicts itself.
+    /// Returns the figures of a history that is too long for a replay.
     fn words_without_replay(&self, when: &str) -> String {
         let (peak, most) = (show(self.peak_reserved_bytes), show(self.fullest.in_use_bytes));
         let text = if self.is_cut {

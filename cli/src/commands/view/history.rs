@@ -182,6 +182,10 @@ pub(super) struct History {
     /// The findings about the record. `None` without events, for a record that is too long or
     /// contradicts itself, and for a replay.
     pub(super) answer: Option<Answer>,
+    /// Why the history cannot be used, if it contradicts itself.
+    pub(super) contradiction: Option<String>,
+    /// What was left out of the history or filled in, in sentences without a full stop.
+    pub(super) remarks: Vec<String>,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
     /// Whether the history starts in the middle of the program.

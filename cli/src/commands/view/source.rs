@@ -68,27 +68,44 @@ fn answered(
     let settings = read.allocator_settings.as_ref();
     let config = settings.and_then(|settings| settings.string.clone());
     let (has_late_keys, is_cut) = (snapshot::has_late_keys(&read), snapshot::overflowed(&read));
-    let answers: Vec<_> = (0..)
+    let mut found: Vec<_> = (0..)
         .zip(&read.device_traces)
         .map(|(device, events)| {
             let segments = read.segments.iter().filter(|segment| segment.device == device);
             let failed = events.iter().find(|event| event.action == Action::OutOfMemory);
             let device_free = failed.map(|event| event.addr).filter(|&free| free != u64::MAX);
             let trace = trace(file, device, events, &names, config.clone(), segments)?;
-            answer(&Trace { device_free, has_late_keys, is_cut: is_cut || trace.is_cut, ..trace })
+            let trace = Trace { device_free, has_late_keys, is_cut: is_cut || trace.is_cut, ..trace };
+            Ok((answer(&trace), trace.remarks))
         })
         .collect();
     let mut histories = of_snapshot(read, label, names, stacks);
     for history in &mut histories {
-        let device = usize::try_from(history.device).ok();
-        history.answer = device.and_then(|device| answers.get(device)?.clone());
+        let own = usize::try_from(history.device).ok().and_then(|device| found.get_mut(device));
+        match own.map(|found| std::mem::replace(found, Err(Unused::Nothing))) {
+            Some(Ok((answer, remarks))) => (history.answer, history.remarks) = (answer, remarks),
+            Some(Err(Unused::TooLong)) => {
+                history.remarks = vec!["the history is too long, so no setting was tried".to_owned()];
+            }
+            Some(Err(Unused::Contradicts(why))) => history.contradiction = Some(why),
+            Some(Err(Unused::Nothing)) | None => {}
+        }
         history.is_cut = is_cut || history.answer.as_ref().is_some_and(|answer| answer.cut_to_events.is_some());
     }
     histories
 }
 
-/// Returns the events of a device as a record. `None` for more events than an answer may have, and
-/// for events that cannot be replayed.
+/// Why the events of a device are no record.
+enum Unused {
+    /// There are none.
+    Nothing,
+    /// They are more than an answer may have.
+    TooLong,
+    /// They contradict each other, for a reason.
+    Contradicts(String),
+}
+
+/// Returns the events of a device as a record.
 fn trace<'s>(
     file: &Path,
     device: i64,
@@ -96,9 +113,12 @@ fn trace<'s>(
     names: &Names,
     config: Option<String>,
     segments: impl Iterator<Item = &'s Segment>,
-) -> Option<Trace> {
-    if events.is_empty() || events.len() > tune::MOST_EVENTS {
-        return None;
+) -> Result<Trace, Unused> {
+    if events.is_empty() {
+        return Err(Unused::Nothing);
+    }
+    if events.len() > tune::MOST_EVENTS {
+        return Err(Unused::TooLong);
     }
     let mut converted = Vec::with_capacity(events.len());
     let mut pools = Pools::default();
@@ -119,12 +139,16 @@ fn trace<'s>(
         let stream = names.streams[usize::from(event.stream)].cast_unsigned();
         let (size, place) = (event.size, Place::Event(number));
         if size >= cachalot_core::MAX_REQUEST {
-            return None;
+            return Err(Unused::Contradicts(format!("{place}: the size {size} is out of range")));
         }
         let pool = numbers.get(usize::from(event.pool)).copied().flatten();
         converted.push(trace::Event { action, addr, size, stream, note: Note::None, pool, place });
     }
-    Trace::of_events(file, device, (converted, pools), config, segments).ok()
+    if converted.is_empty() {
+        return Err(Unused::Nothing);
+    }
+    let trace = Trace::of_events(file, device, (converted, pools), config, segments);
+    trace.map_err(|error| Unused::Contradicts(error.without_file()))
 }
 
 fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
@@ -199,6 +223,8 @@ fn of_snapshot(
         tells_config,
         is_cut: false,
         answer: None,
+        contradiction: None,
+        remarks: Vec::new(),
     };
     events.into_iter().map(history).collect()
 }
@@ -263,6 +289,8 @@ fn of_record(trace: &Trace, label: &str) -> History {
         tells_config: trace.tells_config(),
         is_cut: trace.is_cut,
         answer: None,
+        contradiction: None,
+        remarks: Vec::new(),
     }
 }
 
@@ -314,8 +342,12 @@ pub(super) fn replay(
     limit: Option<u64>,
 ) -> Result<Vec<History>, ReplayError> {
     let traces = Trace::load(file).map_err(ReplayError::Input)?;
-    let with_events = recorded.iter().filter(|history| !history.events.is_empty());
-    traces.iter().zip(with_events).map(|(trace, history)| replay_one(trace, history, config, name, limit)).collect()
+    // A device with a history that cannot be used has no record.
+    let mut with_events = recorded.iter().filter(|history| !history.events.is_empty());
+    let own = |trace: &Trace| with_events.find(|history| history.device == trace.device);
+    let pairs: Vec<_> = traces.iter().map(own).zip(&traces).collect();
+    let pairs = pairs.into_iter().filter_map(|(history, trace)| Some((history?, trace)));
+    pairs.map(|(history, trace)| replay_one(trace, history, config, name, limit)).collect()
 }
 
 fn replay_one(
@@ -378,6 +410,8 @@ fn replay_one(
         tells_config: true,
         is_cut: false,
         answer: None,
+        contradiction: None,
+        remarks: Vec::new(),
     })
 }
 
