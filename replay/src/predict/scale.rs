@@ -45,6 +45,9 @@ pub enum Untold {
     /// The record has no stacks, and this many percent of the peak are blocks of a step with the
     /// size of a lasting block.
     Sizes(u64),
+    /// The record has no backward pass, and this many percent of the peak are blocks that its equal
+    /// parts requested and kept, as the layers of a forward pass do.
+    Kept(u64),
 }
 
 impl fmt::Display for Untold {
@@ -57,6 +60,9 @@ impl fmt::Display for Untold {
             }
             Self::Sizes(percent) => {
                 write!(f, "it has no stacks, and {percent} % of its peak have the sizes of weights but live for a step")
+            }
+            Self::Kept(percent) => {
+                write!(f, "it has no backward pass, and {percent} % of its peak are blocks that it kept to its end")
             }
         }
     }
@@ -119,8 +125,17 @@ impl Growth {
                 return Err(Untold::Start(percent(freed)));
             }
         }
-        // Places tell for certain, so a small part is one.
-        let least = if calls.is_some() { 0 } else { LEAST_GROWTH };
+        if calls.is_some() && matches!(kinds.outlives, Outlives::Length(..)) {
+            // The layers of a forward pass are taken for steps, and what they keep for the backward
+            // pass, for what stays.
+            let is_kept = |at: usize| at >= kinds.first && requests[at].freed_at.is_none();
+            let (kept, _) = at_peak(program, is_kept, |_| false);
+            if percent(kept) > MOST_UNKNOWN {
+                return Err(Untold::Kept(percent(kept)));
+            }
+        }
+        // Places and passes tell for certain, so a small part is one.
+        let least = if matches!(kinds.outlives, Outlives::Passes(_)) { 0 } else { LEAST_GROWTH };
         if growth.growing_bytes == 0 || percent(growth.growing_bytes) < least {
             return Err(Untold::Growth(percent(growth.growing_bytes)));
         }
