@@ -166,3 +166,41 @@ fn what_cannot_be_compared_is_refused() {
     assert_eq!(without_events.status, 2);
     assert!(without_events.errors.contains("no events were recorded"), "{}", without_events.errors);
 }
+
+#[test]
+fn stacks_that_look_the_same_are_one_for_a_reader() {
+    let place = folder("looks");
+    let stack = |kernel: &str| {
+        json!([
+            {"name": format!("at::native::gemm_{kernel}(at::Tensor const&)"), "filename": "??", "line": 0},
+            {"name": "forward", "filename": "/app/m.py", "line": 7},
+        ])
+    };
+    let files = [("a", 8), ("b", 12)].map(|(kernel, size)| {
+        let mut one = snapshot(&[(size, "active_allocated", "", 0)]);
+        one["segments"][0]["blocks"][0]["frames"] = stack(kernel);
+        write(&place, &format!("{kernel}.json"), one.to_string())
+    });
+    let text = diff(&[], &files).output;
+    assert!(text.contains("+4.00 MiB  from 8.00 MiB in 1 block to 12.00 MiB in 1 block"), "{text}");
+    assert!(!text.contains("new: ") && !text.contains("gone: "), "{text}");
+    for option in ["--all-frames", "--json"] {
+        let whole = diff(&[option], &files).output;
+        assert!(whole.contains("gemm_a") && whole.contains("gemm_b"), "{whole}");
+    }
+}
+
+#[test]
+fn blocks_from_before_the_recording_are_said_to_be() {
+    let place = folder("before");
+    let files = [8, 12].map(|size| {
+        let mut one = snapshot(&[(size, "active_allocated", "", 0)]);
+        one["segments"][0]["blocks"][0]["frames"] = json!([]);
+        let start = &one["segments"][0]["address"];
+        let event = json!({"action": "segment_alloc", "addr": start, "size": 64 * MIB, "stream": 0, "time_us": 5});
+        one["device_traces"] = json!([[event]]);
+        write(&place, &format!("{size}.json"), one.to_string())
+    });
+    let text = diff(&[], &files).output;
+    assert!(text.contains("allocated before recording began"), "{text}");
+}

@@ -1,9 +1,9 @@
 //! The difference of two snapshots: the growth of each device, and of each call stack.
 //!
-//! Blocks belong to one stack if all frames are equal. So the growths of all stacks add up to the
-//! growth of allocated and pending memory.
+//! Blocks belong to one stack if all frames are equal, or for a reader, if all that he sees are. So
+//! the growths of all stacks add up to the growth of allocated and pending memory.
 
-use crate::inspect::{At, Group, StackLines, Sums, held};
+use crate::inspect::{At, By, Group, StackLines, Sums, held};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -26,8 +26,22 @@ pub struct Share {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldMemory {
     devices: BTreeMap<i64, Sums>,
-    /// By stack.
-    stacks: BTreeMap<StackLines, Share>,
+    stacks: BTreeMap<Place, HeldStack>,
+}
+
+/// The lines that the blocks of a stack have in common, and whether they are from before the first
+/// event.
+type Place = (Vec<String>, bool);
+
+/// Ages of the oldest block in events and in microseconds, as in [`Group`].
+pub type Ages = (Option<u64>, Option<i64>);
+
+/// The blocks of a stack, or of several that look the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HeldStack {
+    lines: StackLines,
+    share: Share,
+    oldest: Ages,
 }
 
 /// The growth of a device.
@@ -53,6 +67,9 @@ pub struct StackGrowth {
     pub before: Share,
     /// The second snapshot.
     pub after: Share,
+    /// Ages of the oldest block, which say why there is no stack.
+    #[serde(skip)]
+    pub oldest: Ages,
 }
 
 /// The difference of two snapshots.
@@ -65,14 +82,25 @@ pub struct Diff {
 }
 
 impl HeldMemory {
-    /// Returns what a snapshot holds at a time. Without `lines`, stacks that differ in line numbers
-    /// only are one stack.
-    pub fn of(snapshot: &Snapshot, at: At, lines: bool) -> Self {
-        let (devices, groups) = held(snapshot, at);
-        let mut stacks = BTreeMap::<_, Share>::new();
-        for Group { lines: stack, blocks, bytes, pending, largest, .. } in groups {
+    /// Returns what a snapshot holds at a time, by the stacks or the places of its blocks. Without
+    /// `lines`, stacks that differ in line numbers only are one stack.
+    pub fn of(snapshot: &Snapshot, at: At, lines: bool, by: By) -> Self {
+        let (devices, groups) = held(snapshot, at, by);
+        let mut stacks = BTreeMap::<Place, HeldStack>::new();
+        for Group { lines: stack, blocks, bytes, pending, largest, oldest_events, oldest_us } in groups {
             let stack = if lines { stack } else { stack.without_numbers() };
-            let share = stacks.entry(stack).or_default();
+            let place = match by {
+                By::Stack => (stack.stack.clone(), false),
+                By::Place { frames } => {
+                    let shown = stack.shown.iter().take(frames).cloned().collect();
+                    (shown, stack.stack.is_empty() && oldest_events.is_none())
+                }
+            };
+            let none = HeldStack { lines: stack.clone(), share: Share::default(), oldest: (oldest_events, oldest_us) };
+            let held = stacks.entry(place).or_insert(none);
+            // The groups have no order, and the result has.
+            held.lines = held.lines.clone().min(stack);
+            let share = &mut held.share;
             share.blocks += blocks;
             share.bytes = share.bytes.saturating_add(bytes);
             share.pending = share.pending.saturating_add(pending);
@@ -98,16 +126,18 @@ pub fn diff(before: &HeldMemory, mut after: HeldMemory) -> Diff {
         devices.entry(device).or_insert(none).after = sums;
     }
     let mut stacks = Vec::new();
-    let mut compare = |stack: &StackLines, before: Share, after: Share| {
+    let mut compare = |held: &HeldStack, before: Share, after: Share| {
         if before != after {
             let growth = after.bytes.cast_signed().saturating_sub(before.bytes.cast_signed());
-            stacks.push(StackGrowth { lines: stack.clone(), growth, before, after });
+            let (lines, oldest) = (held.lines.clone(), held.oldest);
+            stacks.push(StackGrowth { lines, growth, before, after, oldest });
         }
     };
-    for (stack, share) in &before.stacks {
-        compare(stack, *share, after.stacks.remove(stack).unwrap_or_default());
+    for (place, held) in &before.stacks {
+        let after = after.stacks.remove(place).map_or_else(Share::default, |after| after.share);
+        compare(held, held.share, after);
     }
-    after.stacks.iter().for_each(|(stack, share)| compare(stack, Share::default(), *share));
+    after.stacks.values().for_each(|held| compare(held, Share::default(), held.share));
     stacks.sort_by(|one, other| (Reverse(one.growth), &one.lines).cmp(&(Reverse(other.growth), &other.lines)));
     Diff { devices: devices.into_values().collect(), stacks }
 }

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &DiffArgs) -> ExitCode {
 /// Reads what a snapshot holds at the compared time.
 fn held(args: &DiffArgs, file: &Path) -> Result<HeldMemory, BadInput> {
     let snapshot = load(file)?;
-    let held = HeldMemory::of(&snapshot, args.at.into(), !args.ignore_lines);
+    let held = HeldMemory::of(&snapshot, args.at.into(), !args.ignore_lines, args.stacks.by(args.json));
     if args.at != Time::End && held.is_empty() {
         return Err(BadInput::whole(
             file,
@@ -262,7 +262,7 @@ fn stacks(text: &mut String, title: &str, stacks: &[&StackGrowth], shown: &Stack
         };
         let line = format!("{growth:>12}  {change}");
         let _ = writeln!(text, "\n{}", shown.look.fold(&line, INDENT));
-        shown.stack(text, &stack.lines, NoStack::Unknown);
+        shown.stack(text, &stack.lines, NoStack::of(stack.oldest));
     }
     if stacks.len() > most {
         let rest = &stacks[most..];

@@ -149,14 +149,8 @@ pub(crate) struct InspectArgs {
 }
 
 impl InspectArgs {
-    /// Returns what is in one group: for a reader, all that look the same.
     fn lists(&self) -> Lists {
-        let by = if self.json || self.stacks.all_frames {
-            By::Stack
-        } else {
-            By::Place { frames: self.stacks.frames.max(1) }
-        };
-        Lists { most: self.most, by }
+        Lists { most: self.most, by: self.stacks.by(self.json) }
     }
 }
 
@@ -490,6 +484,13 @@ pub(crate) struct StackArgs {
     all_frames: bool,
 }
 
+impl StackArgs {
+    /// Returns what is in one group: for a reader, all that look the same.
+    pub(crate) fn by(&self, json: bool) -> By {
+        if json || self.all_frames { By::Stack } else { By::Place { frames: self.frames.max(1) } }
+    }
+}
+
 /// Why a block has no stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoStack {
@@ -502,9 +503,9 @@ pub(crate) enum NoStack {
 }
 
 impl NoStack {
-    /// Returns why the blocks of a group have no stack.
-    fn of(group: &Group) -> Self {
-        match (group.oldest_events, group.oldest_us) {
+    /// Returns why blocks have no stack, by the ages of the oldest in events and microseconds.
+    pub(crate) fn of(oldest: (Option<u64>, Option<i64>)) -> Self {
+        match oldest {
             (Some(_), _) => Self::Recorded,
             (None, Some(_)) => Self::Before,
             (None, None) => Self::Unknown,
@@ -553,7 +554,7 @@ impl StackPrinter<'_> {
                 (None, None) => {}
             }
             let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
-            self.stack(text, &group.lines, NoStack::of(group));
+            self.stack(text, &group.lines, NoStack::of((group.oldest_events, group.oldest_us)));
         }
     }
 

@@ -111,17 +111,17 @@ pub struct Sums {
 }
 
 /// Returns the totals by device, and all groups of blocks that are not free.
-pub(crate) fn held(snapshot: &Snapshot, at: At) -> (Vec<(i64, Sums)>, Vec<Group>) {
+pub(crate) fn held(snapshot: &Snapshot, at: At, by: By) -> (Vec<(i64, Sums)>, Vec<Group>) {
     if at == At::End {
         let of = |totals: Totals| {
             let Totals { reserved, allocated, pending, .. } = totals;
             (totals.device, Sums { reserved, allocated, pending })
         };
         let totals = totals::totals(snapshot).into_iter().map(of).collect();
-        return (totals, groups::group(&groups::live(snapshot), By::Stack));
+        return (totals, groups::group(&groups::live(snapshot), by));
     }
     let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
-    let mut peaks = peaks::peaks(snapshot, Lists { most: usize::MAX, by: By::Stack });
+    let mut peaks = peaks::peaks(snapshot, Lists { most: usize::MAX, by });
     peaks.retain(|peak| peak.of != other);
     let of = |peak: &Peak| {
         let Peak { reserved, allocated, pending, .. } = *peak;
