@@ -198,6 +198,15 @@ fn a_saving_is_that_of_the_setting_and_not_of_memory_from_before() {
     }
 }
 
+#[test]
+fn a_plan_is_compared_without_memory_that_was_idle_before() {
+    let options = ["plan", "--json", "--section=0..20"].map(Path::new);
+    let file = idle_before("idle_plan");
+    let report = cachalot(options.into_iter().chain([file.as_path()])).json().remove(0);
+    // 1600 MiB were idle, and twenty segments of 12 MiB hold the tensors.
+    assert_eq!(report["held_bytes"], 240 * MIB, "{report}");
+}
+
 /// A request of a 1,000 MiB that fails at the end of the program, with free memory of the device.
 fn failed(name: &str, device_free: Option<u64>, pool: [u64; 2]) -> (String, Value) {
     let mut events = whole();

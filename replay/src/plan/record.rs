@@ -5,11 +5,11 @@
 //! whole record. A repeated section starts where the fewest bytes live on from before.
 
 use super::{Reading, Source, Task};
-use crate::trace::{Action, BadInput, Start, Trace};
+use crate::trace::{Action, BadInput, BlockState, Segment, Start, Trace};
 use cachalot_core::UNIT;
 use cachalot_planner::{Buffer, Plan, Problem};
 use cachalot_tuner::section::{Repetition, repetition};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -121,13 +121,16 @@ fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignme
             recorded.throughout_bytes += bytes;
         }
     }
-    let mut reserved =
-        trace.start.iter().flat_map(|start| &start.segments).map(|segment| segment.total_size as i64).sum::<i64>();
+    // Memory that was idle before the record and in it is not held for the section.
+    let idle = idle(trace);
+    let is_idle = |addr: u64| idle.range(..=addr).next_back().is_some_and(|(&start, &size)| addr - start < size);
+    let begun_with = trace.start.iter().flat_map(|start| &start.segments).map(|segment| segment.total_size);
+    let mut reserved = begun_with.sum::<u64>() as i64 - idle.values().sum::<u64>() as i64;
     let mut live: i64 = changes[..begun].iter().sum();
     for (number, (event, change)) in (begun as u64..last).zip(trace.events.iter().zip(&changes[begun..])) {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => reserved += event.size as i64,
-            Action::SegmentFree | Action::SegmentUnmap => reserved -= event.size as i64,
+            Action::SegmentFree | Action::SegmentUnmap if !is_idle(event.addr) => reserved -= event.size as i64,
             _ => {}
         }
         live += change;
@@ -137,6 +140,21 @@ fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignme
         }
     }
     recorded
+}
+
+/// Returns the sizes of the segments from before the record that no block in it used, by address.
+fn idle(trace: &Trace) -> BTreeMap<u64, u64> {
+    let is_idle = |segment: &&Segment| segment.blocks.iter().all(|block| block.state == BlockState::Inactive);
+    let segments = trace.start.iter().flat_map(|start| &start.segments).filter(is_idle);
+    let mut idle: BTreeMap<u64, u64> = segments.map(|segment| (segment.address, segment.total_size)).collect();
+    for event in trace.events.iter().filter(|event| event.action == Action::Alloc) {
+        if let Some((&start, &size)) = idle.range(..=event.addr).next_back()
+            && event.addr - start < size
+        {
+            idle.remove(&start);
+        }
+    }
+    idle
 }
 
 /// Returns the first event of a section, and the event after the section.
