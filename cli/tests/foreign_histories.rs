@@ -245,6 +245,7 @@ fn a_failure_begins_with_the_request_and_who_refused_it() {
         let (text, failure) = failed(test, free, [0, 0]);
         let expected = format!("A request of 1000.00 MiB at /app/train.py:9 step failed{who} {held}");
         assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(text.matches(" failed").count(), 1, "{text}");
         assert_eq!(failure["refused_by"], refused);
         assert_eq!(failure["device_free"], json!(free));
         assert!(!text.contains("memory of"), "{text}");

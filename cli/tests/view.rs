@@ -267,17 +267,36 @@ fn what_is_printed_is_the_answer() {
     let finished = cachalot(arguments);
     assert_eq!(
         finished.output,
-        "gpt2_varlen__oom.csv.gz, device 0: 7.85 GiB were reserved at the peak, for at most 7.56 GiB live (utilisation \
-         96.3 %). A request of 1.26 GiB failed; enough would have been a limit of 9.12 GiB instead of 9.00 GiB, or \
-         `expandable_segments:True`, with 8.88 GiB reserved, or free memory in one piece (cachalot's \
-         `policy:stitched`), with 8.86 GiB reserved. When the most was in use, 278.14 MiB were stuck in holes of 143 \
-         segments. The peak was at event 5,745 of 7,375.\n"
+        "gpt2_varlen__oom.csv.gz, device 0: A request of 1.26 GiB failed; enough would have been a limit of 9.12 GiB \
+         instead of 9.00 GiB, or `expandable_segments:True`, with 8.88 GiB reserved, or free memory in one piece \
+         (cachalot's `policy:stitched`), with 8.86 GiB reserved. 7.85 GiB were reserved at the peak, for at most 7.56 \
+         GiB live (utilisation 96.3 %). When the most was in use, 278.14 MiB were stuck in holes of 143 segments. The \
+         peak was at event 5,745 of 7,375.\n"
     );
     let [line] = json_of(&[&arguments[..], &[Path::new("--json")]].concat()).try_into().expect("one line");
     assert_eq!(
         (&line["label"], &line["answer"]["fullest"]["hole_segments"]),
         (&json!("gpt2_varlen__oom.csv.gz"), &json!(143))
     );
+}
+
+#[test]
+fn only_a_page_is_replaced_without_a_name() {
+    let place = folder("replaced");
+    let record = place.join("mlp.csv.gz");
+    fs::copy(trace("mlp_seed.csv.gz"), &record).expect("a copy");
+    let page = place.join("mlp.html");
+    for _ in 0..2 {
+        let finished = cachalot([Path::new("view"), &record]);
+        assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    }
+    fs::write(&page, "<!doctype html>my own").expect("a file");
+    let Finished { status, output, errors } = cachalot([Path::new("view"), &record]);
+    assert_eq!((status, output.as_str()), (2, ""), "{errors}");
+    assert!(errors.contains("mlp.html: exists, and is no page of `cachalot view`: name the page by -o"), "{errors}");
+    assert_eq!(fs::read_to_string(&page).expect("the file"), "<!doctype html>my own");
+    // A name is an order.
+    assert_eq!(cachalot([Path::new("view"), &record, Path::new("-o"), &page]).status, 0);
 }
 
 #[test]

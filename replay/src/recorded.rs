@@ -28,6 +28,9 @@ pub struct RecordedPeaks {
     /// The memory limit in bytes: the recorded limit, or the limit implied by the first failed
     /// request.
     pub limit_bytes: Option<u64>,
+    /// Whether the record tells the limit, or the memory that was held when the first request
+    /// failed.
+    pub tells_limit: bool,
 }
 
 /// The memory of a record. A part has the number of its stream, and whether its pool is private.
@@ -38,6 +41,12 @@ struct RecordFold<'t> {
     sizes: HashMap<usize, u64>,
     events: &'t [Event],
     large_page: u64,
+}
+
+/// Returns whether a replay holds other memory than the recording, by more than a two-hundredth: it
+/// starts without the idle memory, or has other addresses.
+pub fn differ(recorded_bytes: u64, replayed_bytes: u64) -> bool {
+    replayed_bytes.abs_diff(recorded_bytes) as f64 > 0.005 * recorded_bytes as f64
 }
 
 impl RecordedPeaks {
@@ -76,6 +85,9 @@ impl RecordedPeaks {
         let mut again = fold();
         (0..fullest).for_each(|number| again.apply(number));
         recorded.fullest = again.memory.stuck(|(_, is_private)| is_private);
+        // A log of calls alone does not tell what was held when a request failed.
+        let tells_reserved = trace.expected.as_ref().is_none_or(|end| !end.end_is_unknown);
+        recorded.tells_limit = recorded.limit_bytes.is_some() || (refused_at.is_some() && tells_reserved);
         if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
             // A device with enough free memory refused for a limit, which is above all that was
             // held.

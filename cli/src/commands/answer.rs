@@ -2,6 +2,7 @@
 //! setting would have saved.
 
 use super::bytes::{grouped, plural, show};
+use cachalot_replay::recorded::differ;
 use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
 use serde::Serialize;
 
@@ -20,21 +21,28 @@ impl From<&Answer> for Told {
     }
 }
 
-/// Returns the answer in a few sentences.
+/// Returns the answer in a few sentences. A failed request comes first.
 pub(crate) fn sentence(answer: &Answer) -> String {
+    told(answer, rescue(answer))
+}
+
+/// Returns the answer after a sentence about the only failed request.
+pub(crate) fn sentence_after_failure(answer: &Answer) -> String {
+    told(answer, if answer.ooms == 1 { enough(answer) } else { rescue(answer) })
+}
+
+/// Returns the sentences of an answer after the first one.
+fn told(answer: &Answer, first: Option<String>) -> String {
     if answer.cut_to_events == Some(1) {
         let idle = idle(answer).map_or_else(String::new, |idle| format!(" {idle}."));
         return format!("{}.{idle}", facts(answer));
     }
     // What would have served a failed request has the settings.
     let advice = if answer.rescues.is_empty() { format!("; {}", advice(answer)) } else { String::new() };
-    let mut text = format!("{}{advice}.", facts(answer));
-    for more in [rescue(answer), idle(answer), replayed(answer), stuck(&answer.fullest)].into_iter().flatten() {
-        text.push(' ');
-        text.push_str(&more);
-        text.push('.');
-    }
-    text
+    let facts = Some(format!("{}{advice}", facts(answer)));
+    let sentences = [first, facts, idle(answer), replayed(answer), stuck(&answer.fullest)];
+    let sentences: Vec<String> = sentences.into_iter().flatten().collect();
+    format!("{}.", sentences.join(". "))
 }
 
 /// Returns the clause on reserved and live memory.
@@ -81,7 +89,7 @@ fn advice(answer: &Answer) -> String {
     let setting = if config.is_empty() { "the default settings".to_owned() } else { format!("`{config}`") };
     let needs = needs_pytorch.map_or(String::new(), |version| format!(" (PyTorch {version} or later)"));
     let setting = format!("{setting}{needs}{present}");
-    if *ooms < answer.ooms {
+    if *ooms < answer.ooms && answer.tells_limit {
         let failed = plural(*ooms, "request");
         return format!("{setting} would have failed {failed} instead of {}, and held {}", answer.ooms, show(*less));
     }
@@ -108,10 +116,23 @@ pub(crate) fn rescue(answer: &Answer) -> Option<String> {
     if answer.replayed_bytes.is_none() {
         return Some(failed);
     }
+    let Some(enough) = enough(answer) else {
+        return Some(format!("{failed}; the record does not tell the memory of the device, so nothing was tried"));
+    };
+    let (first, rest) = enough.split_at(1);
+    Some(format!("{failed}; {}{rest}", first.to_lowercase()))
+}
+
+/// Returns the sentence on what would have served the failed requests. `None` without a replay
+/// under a limit.
+fn enough(answer: &Answer) -> Option<String> {
+    if answer.ooms == 0 || answer.replayed_bytes.is_none() || !answer.tells_limit {
+        return None;
+    }
     let ways: Vec<String> = answer.rescues.iter().map(way).collect();
     Some(match ways.as_slice() {
-        [] => format!("{failed}; nothing that was tried would have been enough: the program has to use less memory"),
-        ways => format!("{failed}; enough would have been {}", ways.join(", or ")),
+        [] => "Nothing that was tried would have been enough: the program has to use less memory".to_owned(),
+        ways => format!("Enough would have been {}", ways.join(", or ")),
     })
 }
 
@@ -153,8 +174,8 @@ fn idle(answer: &Answer) -> Option<String> {
 
 /// Returns whether the replay holds other memory than the recording, by more than a two-hundredth.
 fn differs(answer: &Answer) -> bool {
-    let Some(replayed) = answer.replayed_bytes.filter(|&bytes| answer.is_recorded && bytes > 0) else { return false };
-    replayed.abs_diff(answer.peak_reserved_bytes) as f64 > 0.005 * answer.peak_reserved_bytes as f64
+    let replayed = answer.replayed_bytes.filter(|&bytes| answer.is_recorded && bytes > 0);
+    replayed.is_some_and(|replayed| differ(answer.peak_reserved_bytes, replayed))
 }
 
 /// Returns the sentence on a replay that holds other memory than the recording, where no saving
@@ -207,7 +228,7 @@ fn share(bytes: u64, of: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{sentence, sentence_at_end};
+    use super::{sentence, sentence_after_failure, sentence_at_end};
     use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
 
     const GIB: u64 = 1 << 30;
@@ -227,6 +248,7 @@ mod tests {
             largest_failed_bytes: 0,
             cut_to_events: None,
             rescues: Vec::new(),
+            tells_limit: true,
         }
     }
 
@@ -293,7 +315,13 @@ mod tests {
         let way = "A request of 3.00 GiB failed; enough would have been a limit of 22.00 GiB instead of 21.00 GiB, \
                    or `expandable_segments:True`, with 11.00 GiB reserved, or free memory in one piece (cachalot's \
                    `policy:stitched`), with 1.00 GiB reserved.";
-        assert!(text.contains(way) && !text.contains("would have saved"), "{text}");
+        assert!(text.starts_with(way) && !text.contains("would have saved"), "{text}");
+        let after = sentence_after_failure(&failed);
+        assert!(after.starts_with("Enough would have been a limit of 22.00 GiB instead of "), "{after}");
+        let unknown = Answer { tells_limit: false, rescues: Vec::new(), ..failed.clone() };
+        let first =
+            "A request of 3.00 GiB failed; the record does not tell the memory of the device, so nothing was tried. ";
+        assert!(sentence(&unknown).starts_with(first) && !sentence(&unknown).contains("would have failed"));
         let lost = Answer { rescues: Vec::new(), ooms: 2, ..failed };
         assert!(sentence(&lost).contains("2 requests failed, the largest of 3.00 GiB; nothing that was tried "));
     }

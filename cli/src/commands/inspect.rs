@@ -1,6 +1,6 @@
 //! `cachalot inspect`: reports on memory snapshots.
 
-use super::answer::{Told, rescue, sentence_at_end};
+use super::answer::{Told, rescue, sentence_after_failure, sentence_at_end};
 use super::bytes::{duration, plural, show};
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra, if_any};
@@ -184,16 +184,24 @@ struct OfRecord {
 }
 
 impl OfRecord {
-    /// Returns the sentence, with the record's name if there are several.
-    fn text(&self, several: bool) -> String {
+    /// Returns the sentence, with the record's name if there are several. A failed request comes
+    /// first.
+    fn text(&self, failed: Option<&Failure>, several: bool) -> String {
         let of = self.record.as_ref().filter(|_| several).map_or(String::new(), |record| format!("{record}: "));
-        let sentence = self.told.as_ref().map(|told| &told.sentence).or(self.sentence.as_ref());
+        let told = |told: &Told| match failed {
+            Some(failed) => format!("{} {}", sentence_of_failure(failed), sentence_after_failure(&told.answer)),
+            None => told.sentence.clone(),
+        };
+        let sentence = self.told.as_ref().map(told).or_else(|| {
+            let failed = failed.map_or_else(String::new, |failed| format!("{} ", sentence_of_failure(failed)));
+            Some(format!("{failed}{}", self.sentence.as_ref()?))
+        });
         let settings = if self.tells_config || self.told.is_none() {
             ""
         } else {
             " The snapshot does not contain its settings, so the defaults are assumed."
         };
-        let mut text = format!("{of}{}{settings}", sentence.map_or("", String::as_str));
+        let mut text = format!("{of}{}{settings}", sentence.unwrap_or_default());
         for remark in &self.remarks {
             let _ = write!(text, " Note: {remark}.");
         }
@@ -323,8 +331,7 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
     let mut text = String::new();
     for answer in answers {
         let failed = report.failures.iter().find(|failure| answer.device.is_none_or(|of| of == failure.device));
-        let failed = failed.map_or_else(String::new, |failure| format!("{} ", sentence_of_failure(failure)));
-        let _ = writeln!(text, "{}", look.fold(&format!("{failed}{}", answer.text(answers.len() > 1)), 0));
+        let _ = writeln!(text, "{}", look.fold(&answer.text(failed, answers.len() > 1), 0));
     }
     let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {

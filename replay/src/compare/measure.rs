@@ -24,7 +24,8 @@ pub(super) struct MeasuredRun<'a> {
 }
 
 /// The figures of a program. All figures but the time of a call cover all passes. The first pass
-/// starts on an empty allocator. With a plan, the bytes and the time count from the start of the
+/// starts on an empty allocator, and the calls of the driver that make again what the program held
+/// before its record do not count. With a plan, the bytes and the time count from the start of the
 /// plan.
 #[derive(Debug, Clone)]
 pub struct Figures {
@@ -81,12 +82,18 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     let operations = task.program.operations.len();
     let mut reserved = Curve::new(operations * task.passes as usize);
     let (mut peak, mut fragmentation) = (0, 0.0);
+    // What made the memory from before the record again is no cost of the record.
+    let (mut start_calls, mut start_ns) = ([0; Call::ALL.len()], [0; Call::ALL.len()]);
     let plan_begins = task.program.plan_begins();
     let passes = run.perform_passes(task.program, task.passes, |run, Position { pass, operation }| {
         reserved.reach(pass as usize * operations + operation, run.device().used());
         if pass == 0 && plan_begins == Some(operation) {
             run.device().reset_peak_used();
             peak = 0;
+        }
+        if pass == 0 && operation + 1 == task.program.start {
+            start_calls = Call::ALL.map(|call| run.device().calls(call));
+            start_ns = Call::ALL.map(|call| run.device().driver_ns_of(call));
         }
         let reached = run.device().peak_used();
         if reached > peak {
@@ -95,12 +102,17 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
         }
     })?;
     let device = run.device();
+    let less = |[all, start]: [u64; 2]| all.saturating_sub(start);
+    let mut driver = passes.driver;
+    if let Some(first) = driver.passes_ns.first_mut() {
+        *first = less([*first, start_ns.iter().sum()]);
+    }
     let mut figures = Figures {
         peak_live_bytes: passes.peak_live_bytes,
         peak_reserved_bytes: peak,
-        device_calls: Call::ALL.map(|call| device.calls(call)),
-        driver_ns: Call::ALL.map(|call| device.driver_ns_of(call)),
-        driver: passes.driver,
+        device_calls: std::array::from_fn(|at| less([device.calls(Call::ALL[at]), start_calls[at]])),
+        driver_ns: std::array::from_fn(|at| less([device.driver_ns_of(Call::ALL[at]), start_ns[at]])),
+        driver,
         ns_per_op: 0.0,
         ooms: run.ooms,
         largest_failed_bytes: run.largest_failed,

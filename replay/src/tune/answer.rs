@@ -110,6 +110,9 @@ pub struct Answer {
     pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.
     pub rescues: Vec<Rescue>,
+    /// Whether the limit is known under which requests failed.
+    #[serde(skip)]
+    pub tells_limit: bool,
 }
 
 impl Answer {
@@ -212,6 +215,7 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
         largest_failed_bytes: recorded.largest_failed_bytes,
         cut_to_events: None,
         rescues: Vec::new(),
+        tells_limit: recorded.tells_limit,
     }
 }
 
@@ -260,7 +264,7 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Result<Answer, St
     let measured = |candidate: &Candidate| Some((candidate.clone(), run(&candidate.config(POLICIES)?, part.limit)?));
     let measured: Vec<(Candidate, Cost)> = candidates.par_iter().filter_map(measured).collect();
     found.better = advised(&measured, &found, present.ooms);
-    if found.ooms > 0 {
+    if found.ooms > 0 && found.tells_limit {
         found.rescues = rescues(question, &found, run);
     }
     Ok(found)
@@ -343,6 +347,7 @@ fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
         largest_failed_bytes: whole.largest_failed,
         fullest: stuck_of(&again.allocator.snapshot(), config),
         limit_bytes: part.limit,
+        tells_limit: part.limit.is_some(),
         ..RecordedPeaks::default()
     };
     Some(Answer { is_recorded: false, ..of_recording(&recorded, String::new()) })

@@ -11,7 +11,7 @@ use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs, policy_named};
 use cachalot_replay::program::{LeftOut, Operation};
-use cachalot_replay::recorded::RecordedPeaks;
+use cachalot_replay::recorded::{RecordedPeaks, differ};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{self, Answer, Part, Question};
@@ -310,13 +310,19 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         ..*options
     };
     let mut comparison = compare::compare(trace, &own)?;
-    let is_recorded = options.left_out == LeftOut::default()
+    let is_unchanged = options.left_out == LeftOut::default()
         && options.passes == 1
         && comparison.limit == recorded.limit_bytes
         && baseline.planned().is_none();
-    if let Some(Ok(first)) = comparison.figures.first_mut().filter(|_| is_recorded) {
-        first.peak_reserved_bytes = recorded.peak_reserved_bytes;
-        first.peak_live_bytes = recorded.peak_live_bytes;
+    let mut is_recorded = is_unchanged;
+    if let Some(Ok(first)) = comparison.figures.first_mut().filter(|_| is_unchanged) {
+        // As the others, a replay starts without the idle memory from before the history.
+        let is_other = trace.is_cut && differ(recorded.peak_reserved_bytes, first.peak_reserved_bytes);
+        is_recorded = !is_other;
+        if is_recorded {
+            first.peak_reserved_bytes = recorded.peak_reserved_bytes;
+            first.peak_live_bytes = recorded.peak_live_bytes;
+        }
         first.ooms = recorded.ooms;
         first.largest_failed_bytes = recorded.largest_failed_bytes;
     }
@@ -326,7 +332,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
     let question = Question {
         part: &part,
         baseline: &baseline,
-        recorded: is_recorded.then_some(&recorded),
+        recorded: is_unchanged.then_some(&recorded),
         has_late_keys: trace.has_late_keys,
         limit_is_setting: options.limit.or(trace.limit_bytes()).is_some() || recorded.was_refused_by_limit,
     };

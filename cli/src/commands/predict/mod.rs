@@ -11,7 +11,7 @@ use cachalot_core::config::PLANNED;
 use cachalot_replay::compare::{self, Configuration, Contender, policy_named};
 use cachalot_replay::predict::{self, Calls, Growth, List, Prediction, Scaled, Untold};
 use cachalot_replay::program::{LeftOut, Program};
-use cachalot_replay::recorded::RecordedPeaks;
+use cachalot_replay::recorded::{RecordedPeaks, differ};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use rayon::prelude::*;
@@ -153,6 +153,8 @@ struct Named {
 struct PredictRecord {
     config: Config,
     tells_config: bool,
+    /// Whether the record starts in the middle of the program.
+    is_cut: bool,
     recorded: RecordedPeaks,
 }
 
@@ -304,9 +306,15 @@ fn predict_program(
     let mut predictions: Vec<Prediction> = predictions.collect::<Result<_, _>>()?;
     let is_unchanged = is_same && !args.ignore_empty_cache;
     let record = named.record.as_ref().filter(|record| is_unchanged && record.recorded.limit_bytes == named.limit);
-    let is_recorded = record.is_some();
+    // As the others, a replay starts without the idle memory from before the history.
+    let is_other = |record: &PredictRecord| {
+        record.is_cut && differ(record.recorded.peak_reserved_bytes, predictions[0].peak_reserved_bytes)
+    };
+    let is_recorded = record.is_some_and(|record| !is_other(record));
     if let Some(record) = record {
-        predictions[0].peak_reserved_bytes = record.recorded.peak_reserved_bytes;
+        if is_recorded {
+            predictions[0].peak_reserved_bytes = record.recorded.peak_reserved_bytes;
+        }
         predictions[0].ooms = record.recorded.ooms;
         predictions[0].largest_failed_bytes = record.recorded.largest_failed_bytes;
     }
@@ -386,7 +394,7 @@ fn load(file: &Path, args: &PredictArgs) -> Result<Vec<Named>, ReplayError> {
         let recorded = RecordedPeaks::of(trace);
         let limit = args.limit.or(recorded.limit_bytes);
         let (config, tells_config) = (replay::recorded_config(trace)?, trace.tells_config());
-        let record = Some(PredictRecord { config, tells_config, recorded });
+        let record = Some(PredictRecord { config, tells_config, is_cut: trace.is_cut, recorded });
         Ok(Named { file: shown.clone(), name: trace.name.clone(), program, calls, limit, is_list: false, record })
     };
     traces.iter().map(named).collect()

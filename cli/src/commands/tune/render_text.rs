@@ -4,7 +4,7 @@ use super::{TuneArgs, TuneRecord};
 use crate::commands::answer::{facts, rescue, sentence};
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
-use cachalot_replay::tune::{Aim, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
+use cachalot_replay::tune::{Aim, Budget, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
 use std::fmt::Write as _;
 
 /// The variable with the settings of PyTorch's allocator.
@@ -61,14 +61,15 @@ pub(super) fn text(
     lines.extend(searched(parts, outcome, look));
     let torch = outcome.torch.map(|number| &outcome.tried[number]);
     let before = failed(&outcome.tried[0]);
-    let found = |best| Found { best, before, baseline: &baseline };
-    lines.extend(recommendation(("PyTorch's allocator", TORCH), &found(torch), options, look));
+    let beyond = without_budget(parts, outcome, options);
+    let found = |best, beyond| Found { best, before, baseline: &baseline, beyond };
+    lines.extend(recommendation(("PyTorch's allocator", TORCH), &found(torch, beyond), options, look));
     let not_advised = advised_and_refused(records, parts, options, outcome);
     lines.extend(not_advised.iter().map(|line| format!("\n{}", look.fold(line, 2))));
     let mut best = torch;
     if !options.torch_only {
         best = outcome.cachalot.map(|number| &outcome.tried[number]);
-        lines.extend(recommendation(("cachalot", CACHALOT), &found(best), options, look));
+        lines.extend(recommendation(("cachalot", CACHALOT), &found(best, None), options, look));
     }
     if best.is_none() && not_advised.is_none() {
         lines.extend(refused(parts, options, outcome).map(|line| format!("\n{}", look.fold(&line, 2))));
@@ -154,6 +155,8 @@ struct Found<'a> {
     before: u64,
     /// The name of the baseline.
     baseline: &'a str,
+    /// The candidate that would be best without the budget.
+    beyond: Option<&'a Tried>,
 }
 
 /// Returns the clause on requests that fail with the baseline, or nothing if none does.
@@ -170,8 +173,9 @@ fn served(before: u64, now: u64) -> Option<String> {
 
 /// Returns the lines of a recommendation.
 fn recommendation((whom, variable): (&str, &str), found: &Found<'_>, options: &Options, look: &Look) -> Vec<String> {
-    let Found { best, before, baseline } = *found;
+    let Found { best, before, baseline, .. } = *found;
     let Some(best) = best else {
+        let beyond = found.beyond.filter(|_| before == 0 && options.aim == Aim::Memory);
         let baseline = match baseline {
             "as recorded" => "the recorded settings",
             "the default" => "the default settings",
@@ -180,7 +184,16 @@ fn recommendation((whom, variable): (&str, &str), found: &Found<'_>, options: &O
         let none = if before > 0 {
             format!("For {whom}: no settings were found with which no request fails")
         } else {
-            format!("For {whom}: nothing better than {baseline} was found")
+            let bound = beyond.map_or_else(String::new, |beyond| {
+                let gain = percent(changes(&beyond.seen, options.aim).0).replace(' ', "\u{a0}");
+                let budget = options.budget.us_per_request;
+                format!(
+                    " within {budget}\u{a0}µs of driver time a request; without this bound, {gain} where it was searched with \
+                     `{}` ({:.2}\u{a0}µs)",
+                    beyond.config, beyond.seen.us_per_request
+                )
+            });
+            format!("For {whom}: nothing better than {baseline} was found{bound}")
         };
         return vec![String::new(), look.fold(&none, 2)];
     };
@@ -233,19 +246,72 @@ fn refused(parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String
 
 /// Returns the reason for the refusal of a candidate.
 fn reason(tried: &Tried, parts: &Parts, options: &Options, outcome: &Outcome) -> Option<String> {
+    let base = &outcome.tried[0];
     match tried.note {
-        Note::OverBudget => Some("it exceeds the budget of a program".to_owned()),
-        Note::Worse => worst(&parts.seen, &tried.seen, &outcome.tried[0].seen, options.aim),
+        Note::OverBudget => over_budget(&parts.seen, &tried.seen, &base.seen, options),
+        Note::Worse => worst(&parts.seen, &tried.seen, &base.seen, options),
         Note::Unconfirmed => {
-            worst(&parts.held, tried.held_back.as_ref()?, outcome.tried[0].held_back.as_ref()?, options.aim)
+            let (held, base) = (tried.held_back.as_ref()?, base.held_back.as_ref()?);
+            worst(&parts.held, held, base, options)
+                .or_else(|| over_budget(&parts.held, held, base, options))
+                .or_else(|| Some("it gains nothing where it was held back".to_owned()))
         }
         Note::Baseline | Note::Best | Note::Behind => None,
     }
 }
 
-/// Returns a text about the program with the worst change.
-fn worst(parts: &[Part], summary: &Summary, base: &Summary, aim: Aim) -> Option<String> {
-    let amount = |cost: &Cost| match aim {
+/// Returns a text about the first program that exceeds the budget.
+fn over_budget(parts: &[Part], summary: &Summary, base: &Summary, options: &Options) -> Option<String> {
+    let Budget { us_per_request, memory_factor } = options.budget;
+    let costs = parts.iter().zip(summary.programs.iter().zip(&base.programs));
+    costs.filter(|(_, (cost, base))| cost.ooms >= base.ooms).find_map(|(part, (cost, base))| {
+        let (now, before) = (cost.us_per_request_after_start(), base.us_per_request_after_start());
+        let most = us_per_request.max(before);
+        match options.aim {
+            Aim::Memory if now > most && most > us_per_request => Some(format!(
+                "{} then takes {now:.2} µs of driver time a request after its start, and {before:.2} µs as it is, \
+                 which is above --time-budget {us_per_request} already",
+                part.name
+            )),
+            Aim::Memory if now > most => Some(format!(
+                "{} then takes {now:.2} µs of driver time a request after its start, more than --time-budget \
+                 {us_per_request}",
+                part.name
+            )),
+            Aim::Time if cost.reserved_bytes as f64 > base.reserved_bytes as f64 * memory_factor => {
+                let (now, before) = (bytes::show(cost.reserved_bytes), bytes::show(base.reserved_bytes));
+                Some(format!(
+                    "{} then holds {now} instead of {before}, more than --memory-budget {memory_factor}",
+                    part.name
+                ))
+            }
+            Aim::Memory | Aim::Time => None,
+        }
+    })
+}
+
+/// Returns the candidate with the largest gain of those that PyTorch's allocator understands and
+/// that only the budget refuses.
+fn without_budget<'o>(parts: &Parts, outcome: &'o Outcome, options: &Options) -> Option<&'o Tried> {
+    let base = outcome.tried[0].held_back.as_ref();
+    let held = |tried: &Tried| {
+        let (held, base) = (tried.held_back.as_ref()?, base?);
+        let is_worse = worst(&parts.held, held, base, options).is_some();
+        over_budget(&parts.held, held, base, options).filter(|_| !is_worse)
+    };
+    let is_over = |tried: &&Tried| match tried.note {
+        Note::OverBudget => tried.is_of_torch,
+        Note::Unconfirmed => tried.is_of_torch && held(tried).is_some(),
+        _ => false,
+    };
+    let gain = |tried: &Tried| changes(&tried.seen, options.aim).0;
+    let over = outcome.tried.iter().filter(is_over).filter(|tried| gain(tried) < -0.01);
+    over.min_by(|one, other| gain(one).total_cmp(&gain(other)))
+}
+
+/// Returns a text about the program with the worst change, if it is worse than allowed.
+fn worst(parts: &[Part], summary: &Summary, base: &Summary, options: &Options) -> Option<String> {
+    let amount = |cost: &Cost| match options.aim {
         Aim::Memory => cost.reserved_bytes as f64,
         Aim::Time => cost.driver_ns as f64,
     };
@@ -258,8 +324,7 @@ fn worst(parts: &[Part], summary: &Summary, base: &Summary, aim: Aim) -> Option<
     if ooms > 0 {
         return Some(format!("{} then runs out of memory", part.name));
     }
-    let most = percent(harm);
-    Some(format!("{} then changes by {most}", part.name))
+    (harm > options.most_harm).then(|| format!("{} then changes by {}", part.name, percent(harm)))
 }
 
 /// Returns the change of the minimised quantity, and the change of the other quantity.

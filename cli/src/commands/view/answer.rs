@@ -137,8 +137,8 @@ impl Answer {
         let largest = show(self.largest_failed_bytes);
         match self.ooms {
             0 => text,
-            1 => format!("{text} A request of {largest} failed."),
-            many => format!("{text} {} requests failed, the largest of {largest}.", grouped(many as u64)),
+            1 => format!("A request of {largest} failed. {text}"),
+            many => format!("{} requests failed, the largest of {largest}. {text}", grouped(many as u64)),
         }
     }
 }

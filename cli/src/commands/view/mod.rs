@@ -30,7 +30,7 @@ use history::{History, Pages};
 use moments::Limits;
 use serde::Serialize;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -77,6 +77,10 @@ const MOST_BLOCKS: u64 = 1_200_000;
 /// Most bytes of the data in a page.
 const MOST_BYTES: usize = 28 << 20;
 
+/// What tells a page of this command from other files, and the bytes at the start that have it.
+const GENERATOR: &str = "name=\"generator\" content=\"cachalot view\"";
+const GENERATOR_WITHIN: u64 = 512;
+
 /// The parts of the page.
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -95,7 +99,12 @@ const SCRIPTS: [&str; 8] = [
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct ViewArgs {
-    #[arg(short, long, value_name = "FILE.html", help = "The page; by default the first FILE with the ending .html")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE.html",
+        help = "The page; by default the first FILE with the ending .html, which replaces only another page"
+    )]
     output: Option<PathBuf>,
     #[arg(
         long = "config",
@@ -189,11 +198,23 @@ fn output(args: &ViewArgs) -> PathBuf {
 /// A failure: the exit status, and a line for the user.
 type ViewFailure = (u8, String);
 
-/// Refuses an output that is one of the inputs.
+/// Returns whether a file is a page of this command.
+fn is_own_page(file: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = fs::File::open(file).and_then(|file| file.take(GENERATOR_WITHIN).read_to_end(&mut start));
+    read.is_ok() && String::from_utf8_lossy(&start).contains(GENERATOR)
+}
+
+/// Refuses an output that is one of the inputs, and one that was not named and is not a page of
+/// this command.
 fn check_output(args: &ViewArgs) -> Result<(), ViewFailure> {
     let output = output(args);
     let shown = output.display().to_string();
     let Ok(output) = fs::canonicalize(output) else { return Ok(()) };
+    if args.output.is_none() && !is_own_page(&output) {
+        let what = "exists, and is no page of `cachalot view`: name the page by -o";
+        return Err((BAD_INPUT, format!("{shown}: {what}")));
+    }
     if args.files.iter().any(|file| fs::canonicalize(file).is_ok_and(|file| file == output)) {
         return Err((BAD_INPUT, format!("{shown}: the output would replace an input")));
     }
