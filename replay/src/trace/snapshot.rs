@@ -313,7 +313,9 @@ fn events(
             let what = format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size);
             BadInput::at_place(file, place, what)
         })?;
-        let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
+        // Some writers put the free bytes of the device there.
+        let addr = entry.addr.filter(|_| action != Action::OutOfMemory).unwrap_or(0);
+        let stream = entry.stream.cast_unsigned();
         let pool = entry.pool_id().and_then(|(one, other)| pools.number(PoolId(one, other)));
         events.push(Event { action, addr, size, stream, note: Note::None, pool, place });
     }
