@@ -26,12 +26,12 @@ pub struct Share {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldMemory {
     devices: BTreeMap<i64, Sums>,
-    stacks: BTreeMap<Place, HeldStack>,
+    stacks: BTreeMap<StackKey, HeldStack>,
 }
 
 /// The lines that the blocks of a stack have in common, and whether they are from before the first
 /// event.
-type Place = (Vec<String>, bool);
+type StackKey = (Vec<String>, bool);
 
 /// Ages of the oldest block in events and in microseconds, as in [`Group`].
 pub type Ages = (Option<u64>, Option<i64>);
@@ -86,7 +86,7 @@ impl HeldMemory {
     /// `lines`, stacks that differ in line numbers only are one stack.
     pub fn of(snapshot: &Snapshot, at: At, lines: bool, by: By) -> Self {
         let (devices, groups) = held(snapshot, at, by);
-        let mut stacks = BTreeMap::<Place, HeldStack>::new();
+        let mut stacks = BTreeMap::<StackKey, HeldStack>::new();
         for Group { lines: stack, blocks, bytes, pending, largest, oldest_events, oldest_us } in groups {
             let stack = if lines { stack } else { stack.without_numbers() };
             let place = match by {
