@@ -182,6 +182,26 @@ fn a_file_without_memory_is_named_by_every_command() {
 }
 
 #[test]
+fn a_profile_without_memory_is_named_by_every_command() {
+    let folder = folder("no_memory");
+    let profile = r#"{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "aten::add", "ts": 1, "pid": 1}]}"#;
+    let file = write(&folder, "trace.json", profile);
+    for command in ["inspect", "replay", "view"] {
+        let said = refused(command, &file);
+        assert!(said.contains("this profile has no events of memory"), "{command}: {said}");
+    }
+    let said = cachalot([Path::new("diff"), &file, &file]).errors;
+    assert!(said.contains("this profile has no events of memory"), "{said}");
+}
+
+#[test]
+fn a_page_of_the_first_memory_viz_is_named() {
+    let page = "\n<!DOCTYPE html>\n<html>\n<script>\nlet alloc_data = {\"actions\": [0, 1]}\n</script></html>";
+    let said = refused("inspect", &write(&folder("old_page"), "trace.html", page));
+    assert!(said.contains("the first memory_viz, of 2022"), "{said}");
+}
+
+#[test]
 fn what_the_planner_reads_is_sent_to_the_planner() {
     let folder = folder("planner");
     for (name, content) in [

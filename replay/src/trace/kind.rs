@@ -62,7 +62,7 @@ impl Kind {
 }
 
 /// The first bytes of files that cannot be used.
-const STARTS: [(&[u8], &str); 12] = [
+const STARTS: [(&[u8], &str); 16] = [
     (
         b"version https://git-lfs.github.com/spec/",
         "this is a pointer of Git LFS in the place of the file: `git lfs pull` gets the file",
@@ -80,6 +80,14 @@ const STARTS: [(&[u8], &str); 12] = [
     (b"\xfd7zXZ\0", "this is compressed by xz: decompress it first (`xz -d`), or compress it by gzip"),
     (b"BZh", "this is compressed by bzip2: decompress it first (`bzip2 -d`), or compress it by gzip"),
     (b"SQLite format 3\0", "this is an SQLite database, as exports are: pass the file that it was made of"),
+    (
+        b"request,",
+        "this is a list of requests, for `cachalot predict`, as `python -m cachalot_gpu.predict --requests` writes it",
+    ),
+    (b"# TYPE ", METRICS),
+    (b"# HELP ", METRICS),
+    // The kinds of samples of a profile.
+    (b"\x0a\x04\x08", "this is a profile for pprof, as exports are: pass the file that it was made of"),
     (b"\x93NUMPY", concat!("this is an array of NumPy: ", record_instead!())),
     (b"\x7fELF", "this is a program or a library: `cachalot run` runs a program, and recorded memory is a snapshot"),
 ];
@@ -98,6 +106,11 @@ const TEXTS: [(&str, &str); 5] = [
     ),
     ("reserved_bytes.all", STATISTICS),
 ];
+
+const METRICS: &str =
+    "these are metrics in the form of OpenMetrics, as exports are: pass the file that they were made of";
+
+const TRACE: &str = "this is a trace for Perfetto, as exports are: pass the file that it was made of";
 
 const STATISTICS: &str =
     concat!("these are figures of torch.cuda.memory_stats(), which has no blocks: ", record_instead!());
@@ -132,8 +145,15 @@ pub(crate) fn of(start: &[u8]) -> Kind {
     if let Some((_, what)) = STARTS.iter().find(|(magic, _)| start.starts_with(magic)) {
         return Kind::Other(what);
     }
+    if start.first() == Some(&PICKLE_PROTO) && has_statistics(start) {
+        return Kind::Other(STATISTICS);
+    }
     if start.first() == Some(&PICKLE_PROTO) || is_early_pickle(start) {
         return Kind::Snapshot;
+    }
+    // A packet that starts with the clocks.
+    if let [0x0a, 1..=0x7f, 0x32, ..] = start {
+        return Kind::Other(TRACE);
     }
     if start.get(4..8) == Some(TFLITE) {
         return Kind::TfLite;
@@ -153,6 +173,12 @@ pub(crate) fn of(start: &[u8]) -> Kind {
 fn is_early_pickle(start: &[u8]) -> bool {
     let starts: [&[u8]; 6] = [b"(dp", b"(lp", b"}q", b"]q", b"}r", b"]r"];
     starts.iter().any(|early| start.starts_with(early))
+}
+
+/// Returns whether the first keys of a pickle are those of `torch.cuda.memory_stats()`.
+fn has_statistics(pickle: &[u8]) -> bool {
+    let start = &pickle[..pickle.len().min(256)];
+    [&b"active.all."[..], b"_bytes.all."].iter().any(|key| start.windows(key.len()).any(|part| part == *key))
 }
 
 /// Returns whether a file starts as an ONNX model: with the version of the format, a number below
@@ -339,6 +365,11 @@ mod tests {
             (b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.", "the text of an error"),
             (b"|======|\n|   PyTorch CUDA memory summary, device ID 0  |", "torch.cuda.memory_summary()"),
             (br#"{"active.all.allocated": 1, "#, "torch.cuda.memory_stats()"),
+            (b"\x80\x04\x95K\0\0\0\0\0\0\0}\x94(\x8c\x14active.all.allocated\x94K\x01u.", "torch.cuda.memory_stats()"),
+            (b"request,block,size,stream,site\n", "a list of requests"),
+            (b"# TYPE cachalot_reserved_bytes gauge\n", "OpenMetrics"),
+            (b"\x0a\x12\x32\x08\x0a\x04\x08\x01", "a trace for Perfetto"),
+            (b"\x0a\x04\x08\x01\x10\x02", "a profile for pprof"),
         ] {
             let Kind::Other(said) = of(start) else { panic!("{}", String::from_utf8_lossy(start)) };
             assert!(said.contains(what), "{said}");

@@ -61,7 +61,7 @@ impl<R: Read> Read for Decoded<R> {
 /// Reads to the first character of the snapshot. Returns what the page is if it has none.
 fn search(page: &mut impl BufRead) -> io::Result<Option<&'static str>> {
     let (mut window, mut read) = (Vec::new(), 0);
-    let mut is_picture = false;
+    let (mut is_picture, mut is_old) = (false, false);
     loop {
         let part = match page.fill_buf() {
             Ok(part) => part,
@@ -69,11 +69,16 @@ fn search(page: &mut impl BufRead) -> io::Result<Option<&'static str>> {
             Err(error) => return Err(error),
         };
         if part.is_empty() || read > MOST_BEFORE {
-            return Ok(Some(if is_picture { PICTURE } else { OTHER }));
+            return Ok(Some(match (is_picture, is_old) {
+                (true, _) => PICTURE,
+                (_, true) => OLD,
+                _ => OTHER,
+            }));
         }
         let (kept, part) = (window.len(), &part[..part.len().min(PART)]);
         window.extend_from_slice(part);
         is_picture |= find(&window, b"data:image/png;base64,").is_some();
+        is_old |= find(&window, b"let alloc_data").is_some();
         if let Some(at) = find(&window, BEFORE) {
             // The window ends at or after the key: the rest stays in the reader.
             let used = (at + BEFORE.len()).saturating_sub(kept);
@@ -108,6 +113,10 @@ fn find(text: &[u8], key: &[u8]) -> Option<usize> {
 
 const PICTURE: &str = concat!(
     "this page has only a picture, as export_memory_timeline() writes it: export the timeline as .raw.json.gz, or ",
+    record_instead!()
+);
+const OLD: &str = concat!(
+    "this page is of the first memory_viz, of 2022, which has the figures of its picture and no snapshot: ",
     record_instead!()
 );
 const OTHER: &str = concat!(

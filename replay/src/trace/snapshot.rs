@@ -5,7 +5,7 @@ use super::error::describe_io;
 use super::kind::{self, Kind};
 use super::{
     Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, OfDevice, Place, Pools, Segment, Trace, open,
-    refused,
+    profile, refused,
 };
 use cachalot_core::{MAX_REQUEST, PoolId};
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
@@ -96,7 +96,12 @@ fn parse_by<'r, T>(
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
     let refused = match kind::of(start) {
         Kind::Snapshot => None,
-        Kind::Record | Kind::Rmm | Kind::Profile => Some(RECORD.to_owned()),
+        // A profile without events of memory is none for the other commands either.
+        Kind::Profile => {
+            profile::read(file, "", reader)?;
+            return Err(BadInput::whole(file, RECORD));
+        }
+        Kind::Record | Kind::Rmm => Some(RECORD.to_owned()),
         other => refused::described(other, &mut reader).or_else(|| Some(UNKNOWN.to_owned())),
     };
     if let Some(what) = refused {
