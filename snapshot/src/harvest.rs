@@ -1,15 +1,13 @@
 //! Builds events while a pickle is read, so that the values of millions of events never exist at
 //! the same time.
 
+use crate::lenient::HARVESTED;
 use crate::model::Event;
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
-
-/// Name of the serde newtype for an event. A reader of pickles passes the number of a finished
-/// event to the visitor of the name.
-pub(crate) const HARVESTED: &str = "cachalot::Event";
 
 thread_local! {
     /// Finished events of the calling thread's reader, in order.
@@ -82,6 +80,10 @@ impl<'de> Visitor<'de> for HarvestReader {
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Numbered, D::Error> {
         Event::read(deserializer).map(|event| Numbered::Own(Box::new(event)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Numbered, A::Error> {
+        Event::read(MapAccessDeserializer::new(map)).map(|event| Numbered::Own(Box::new(event)))
     }
 }
 

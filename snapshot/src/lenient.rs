@@ -4,7 +4,10 @@
 //! and is otherwise unknown: one line number of 2^64 - 1 (PyTorch stores a missing line, -1,
 //! without its sign) must not refuse the other gigabyte.
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -221,6 +224,120 @@ pub(crate) struct Pair(pub(crate) Option<(u64, u64)>);
 impl<'de> Deserialize<'de> for Pair {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         pair(deserializer).map(Self)
+    }
+}
+
+/// Reads a list of objects, or `None` where the file has something else in its place. Objects in
+/// lists inside are of the list too, for a list of lists by device; other elements are passed over.
+pub(crate) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    deserializer.deserialize_any(Objects { levels: LIST_OF_LISTS, of: PhantomData })
+}
+
+/// Reads an object, or `None` where the file has something else in its place.
+pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let found = deserializer.deserialize_any(Objects { levels: 0, of: PhantomData })?;
+    Ok(found.and_then(|mut objects: Vec<T>| objects.pop()))
+}
+
+/// Name of the serde newtype for an event. A reader of pickles passes the number of a finished
+/// event to the visitor of the name.
+pub(crate) const HARVESTED: &str = "cachalot::Event";
+
+/// Levels of lists around the objects: those of a list, and those of lists by device.
+const LIST_OF_LISTS: u8 = 2;
+
+/// Reads the objects in lists. Nothing else has any.
+struct Objects<T> {
+    /// Levels of lists that there may be.
+    levels: u8,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Objects<T> {
+    type Value = Option<Vec<T>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        // A reader of pickles has finished events already, and passes their numbers.
+        deserializer.deserialize_newtype_struct(HARVESTED, self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Objects<T> {
+    type Value = Option<Vec<T>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        if self.levels == LIST_OF_LISTS {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(None);
+        }
+        T::deserialize(MapAccessDeserializer::new(map)).map(|object| Some(vec![object]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let Some(levels) = self.levels.checked_sub(1) else {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(None);
+        };
+        let mut objects = Vec::new();
+        while let Some(inside) = list.next_element_seed(Objects { levels, of: PhantomData })? {
+            objects.extend(inside.into_iter().flatten());
+        }
+        Ok(Some(objects))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_u32<E: Error>(self, number: u32) -> Result<Self::Value, E> {
+        let event = T::deserialize(IntoDeserializer::<E>::into_deserializer(number));
+        Ok(event.ok().map(|event| vec![event]))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<Self::Value, E> {
+        Ok(None)
     }
 }
 

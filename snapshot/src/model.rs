@@ -23,16 +23,16 @@ pub struct Snapshot<Segments = Vec<Segment>, Traces = Vec<Vec<Event>>> {
     #[serde(default)]
     pub device_traces: Traces,
     /// The settings, since 2.1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::object")]
     pub allocator_settings: Option<Settings>,
     /// Marks of profilers, since 2.6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::list")]
     pub external_annotations: Option<Vec<Annotation>>,
     /// Segments of pinned host memory, since 2.10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::list")]
     pub host_segments: Option<Vec<Segment>>,
     /// Events of pinned host memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::list")]
     pub host_traces: Option<Vec<Event>>,
     /// Unknown keys.
     #[serde(flatten)]

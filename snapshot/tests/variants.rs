@@ -194,6 +194,14 @@ fn odd_values_are_unknown_and_refuse_nothing() {
         ("/allocator_settings/roundup_power2_divisions", json!([1, 2])),
         ("/external_annotations/0/name", Value::Null),
         ("/external_annotations/0/time_us", json!(1.7e15)),
+        ("/external_annotations", json!({"x": 1})),
+        ("/external_annotations", json!([1, "x", null, {"name": "a"}])),
+        ("/host_segments", json!({"a": 1})),
+        ("/host_segments", Value::Null),
+        ("/host_traces", json!(7)),
+        ("/host_traces", json!([7, [[[[{"action": "alloc"}]]]], 1.5, true])),
+        ("/allocator_settings", json!("x")),
+        ("/allocator_settings", json!([1])),
     ];
     for (place, value) in odd {
         let mut file = snapshot();
@@ -210,6 +218,24 @@ fn odd_values_are_unknown_and_refuse_nothing() {
             }
             let read = read(&bytes).unwrap_or_else(|error| panic!("{place} = {value} as {format:?}: {error}"));
             assert_eq!(read.segments.len(), 1, "{place}");
+        }
+    }
+}
+
+/// Events of the host may be in a list for each device, as those of devices are.
+#[test]
+fn events_of_the_host_are_read_flat_and_by_device() {
+    let flat = snapshot();
+    let mut nested = snapshot();
+    nested["host_traces"] = json!([nested["host_traces"], []]);
+    for file in [&flat, &nested] {
+        let mut pickle = Vec::new();
+        cachalot_snapshot::pickle::to_writer(&mut pickle, file).expect("memory");
+        for bytes in [file.to_string().into_bytes(), pickle] {
+            let read = read(&bytes).expect("a snapshot");
+            let traces = read.host_traces.expect("events");
+            assert_eq!((traces.len(), traces[0].size), (1, 64));
+            assert_eq!(traces[0].frames.as_ref().map(|stack| stack.frames().len()), Some(2));
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::error::Error;
 use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
-use crate::harvest::{self, HARVESTED};
+use crate::harvest;
+use crate::lenient::HARVESTED;
 use crate::shared::SHARED;
 use rustc_hash::FxHashMap;
 use serde::de::value::U32Deserializer;
