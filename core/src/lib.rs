@@ -152,7 +152,7 @@ pub use sync::Lock;
 #[cfg(feature = "alloc")]
 pub use tables::Growable;
 pub use tables::{Fixed, Storage};
-pub use trace::{Action, CallSite, TraceEntry, TraceExtent};
+pub use trace::{Action, CallSite, EventTimes, TraceEntry, TraceExtent};
 pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, RangeId, StreamId, UNIT};
 
 /// The steps of a request for which no free block fits, for programs that explain what a request

@@ -5,7 +5,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::trace::{TraceEntry, TraceExtent};
+use crate::trace::{EventTimes, TraceEntry, TraceExtent};
 use crate::units::DeviceIndex;
 
 view! {
@@ -27,9 +27,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tracing<'_, D, R, S> {
     /// # Errors
     /// [`Error::TableFull`]: there is no room for `capacity` events.
     pub fn record(&self, capacity: usize) -> Result<(), Error> {
+        self.record_with(capacity, EventTimes::Exact)
+    }
+
+    /// Records events as [`record`](Self::record) does, with times of another kind. With
+    /// [`EventTimes::Numbered`] a recording is cheap enough to be always on.
+    ///
+    /// # Errors
+    /// As for [`record`](Self::record).
+    pub fn record_with(&self, capacity: usize, times: EventTimes) -> Result<(), Error> {
         let arena = self.begin("record_trace");
         let tunes = arena.settings.config.lock().tunes();
-        if arena.recorder().start(capacity, tunes) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
+        if arena.recorder().start(capacity, times, tunes) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
     /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator,

@@ -16,7 +16,7 @@ use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::platform::Platform;
 use crate::arena::waits::Outside;
 use crate::arena::{Arena, OnDevice, debug, flags, plans};
-use crate::device::{Segments, StreamOrder};
+use crate::device::{Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;
 use crate::heap::{FreeOutcome, Heap};
@@ -80,7 +80,32 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees the block at `ptr` as [`free`](Self::free) does.
     #[inline(never)]
     pub(crate) fn free_outlined(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // With a trace and nothing else, the free of a plain heap is still on the straight path.
+        if self.driver.flags.load() & (flags::SLOW_FREE_FLAGS | flags::RULES) == flags::TRACE {
+            return self.free_traced(owner.heap, ptr, requested);
+        }
         self.free(owner, ptr, requested)
+    }
+
+    /// Frees a block and records the event. Used while a trace is recorded, and no other flag makes
+    /// a free more than the return of the block to its heap.
+    #[inline(never)]
+    fn free_traced(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // Asked before the heap is locked, because the host may take long to find its call site.
+        let site = self.driver.device().call_site(CallSite::Free);
+        let slot = self.heaps.slot(number);
+        let mut heap = slot.heap.lock();
+        if !heap.plain {
+            drop(heap);
+            return self.free_at_site(number, FreeArgs { ptr, requested, site });
+        }
+        let outcome = heap.detach_from::<true>(ptr, requested, &slot.counters);
+        if let FreeOutcome::Unused(block) = outcome {
+            self.recorder().free(&mut heap, block, ptr, site);
+            self.finish::<true>(slot, heap, block);
+            return Ok(());
+        }
+        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
     }
 
     /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN` says that the
@@ -109,6 +134,11 @@ impl<P: Platform> OnDevice<'_, P> {
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // Asked before the heap is locked, because the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
+        self.free_at_site(number, FreeArgs { ptr, requested, site })
+    }
+
+    /// Frees a block under any flags, after the host was asked for the call site.
+    fn free_at_site(self, number: u32, FreeArgs { ptr, requested, site }: FreeArgs) -> Result<(), Error> {
         // Observed before the block is free, because another thread may get its address at once,
         // and must be observed after this free.
         self.plans.observe_free(&self.driver.flags, ptr);

@@ -20,7 +20,7 @@ use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::{Record, What};
-use crate::trace::{Action, TraceEntry, TraceExtent};
+use crate::trace::{Action, EventTimes, TraceEntry, TraceExtent};
 use crate::units::{DevicePtr, StreamId};
 
 /// The number of events in the window that `tune:auto` searches with: 5 MiB of host memory.
@@ -47,12 +47,16 @@ impl<P: Platform> Recorder<'_, P> {
     /// Starts recording the latest `capacity` events, or stops recording if it is 0. With `tunes`,
     /// also records a window of events for searches. Drops earlier events and call sites. Returns
     /// false, and records nothing, if there is no memory for the ring.
-    pub(crate) fn start(&self, capacity: usize, tunes: bool) -> bool {
+    pub(crate) fn start(&self, capacity: usize, times: EventTimes, tunes: bool) -> bool {
         // Off while the ring is replaced. Events that are still in the buffers of heaps are older
         // than the ticks passed here, and the new ring skips events up to these ticks.
         self.driver.flags.set(flags::TRACE, false);
         self.history.sites.clear();
-        let started = self.heaps.trace.start(capacity, if tunes { WINDOW } else { 0 }, self.ticks());
+        self.heaps.trace.set_times(times);
+        let now = self.ticks().max(self.latest_of_heaps());
+        // Later events are after the start.
+        self.heaps.trace.raise_latest(now + 1);
+        let started = self.heaps.trace.start(capacity, if tunes { WINDOW } else { 0 }, now);
         self.driver.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.reports());
         started
     }
@@ -87,21 +91,45 @@ impl<P: Platform> Recorder<'_, P> {
         self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
     }
 
-    /// Reads the device's clock. On a device without a clock, counts an event and returns the
-    /// count.
+    /// Returns the time of the latest event of any heap. With numbered times it may be a few ticks
+    /// after that of the clock.
+    fn latest_of_heaps(&self) -> u64 {
+        let latest = |slot| {
+            let heap = self.heaps.lock(slot);
+            if heap.sets.is_made() { heap.sets.trace.latest() } else { 0 }
+        };
+        self.heaps.slot_numbers().map(latest).max().unwrap_or(0)
+    }
+
+    /// Returns the time of an event for which the clock is always read. On a device without a
+    /// clock, counts an event and returns the count.
     #[inline]
     fn ticks(&self) -> u64 {
         match self.driver.device().ticks() {
             0 => self.heaps.trace.count_event(),
+            // After the events of another heap that may have had the segment before.
+            ticks if self.heaps.trace.is_numbered() => ticks.max(self.heaps.trace.latest() + 1),
             ticks => ticks,
         }
     }
 
-    /// Adds a record, stamped with the current ticks, to the buffer of a heap.
+    /// Returns the time of an event of a block. The heap's buffer makes it later than that of the
+    /// event before.
     #[inline(always)]
-    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64, stream: StreamId) {
-        let is_private = heap.pool != 0;
-        let record = Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() };
+    fn block_ticks(&self) -> u64 {
+        if self.heaps.trace.is_numbered() { self.heaps.trace.latest() } else { self.ticks() }
+    }
+
+    /// Adds a record of a block to the buffer of a heap.
+    #[inline(always)]
+    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64) {
+        let (is_private, stream) = (heap.pool != 0, heap.stream);
+        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.block_ticks() });
+    }
+
+    /// Adds a record to the buffer of a heap.
+    #[inline(always)]
+    fn add(&self, heap: &mut Heap<P::Storage>, record: Record) {
         // The buffer is flushed as soon as it is full, so `push` always finds room for one record,
         // and the ring's lock is taken only once in 32 records.
         if self.reports() {
@@ -109,7 +137,26 @@ impl<P: Platform> Recorder<'_, P> {
         }
         let is_full = heap.sets.get_or_make().trace.push(record);
         if is_full {
+            self.note_clock(heap);
             self.heaps.flush_trace(heap);
+        }
+    }
+
+    /// Reads the clock for the later events of every heap, if their times are numbered.
+    #[cold]
+    fn note_clock(&self, heap: &Heap<P::Storage>) {
+        if self.heaps.trace.is_numbered() {
+            self.heaps.trace.raise_latest(self.driver.device().ticks().max(heap.sets.trace.latest()));
+        }
+    }
+
+    /// Adds a record of an event for which the clock is always read to the buffer of a heap.
+    fn push_timed(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, addr: DevicePtr, bytes: u64) {
+        let (what, is_private, stream) = (What::One(action), heap.pool != 0, heap.stream);
+        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() });
+        // The next heap that has the segment has later events.
+        if self.heaps.trace.is_numbered() {
+            self.heaps.trace.raise_latest(heap.sets.get_or_make().trace.latest());
         }
     }
 
@@ -135,7 +182,7 @@ impl<P: Platform> Recorder<'_, P> {
         if site != 0 {
             self.history.sites.set_block(ptr, site);
         }
-        self.push(heap, What::One(Action::Alloc), site, ptr, bytes, heap.stream);
+        self.push(heap, What::One(Action::Alloc), site, ptr, bytes);
     }
 
     /// Records a free and its completion, which follows at once, in a single record. If `site` is 0
@@ -145,7 +192,7 @@ impl<P: Platform> Recorder<'_, P> {
         // Taken in any case: the block becomes free, and the address may be handed out again.
         let allocated = self.history.sites.take_block(addr);
         let site = if site == 0 { allocated } else { site };
-        self.push(heap, What::FreedAtOnce, site, addr, heap.blocks[block].requested, heap.stream);
+        self.push(heap, What::FreedAtOnce, site, addr, heap.blocks[block].requested);
     }
 
     /// Records the request to free a block. If `site` is 0, the event gets the site of the
@@ -155,26 +202,26 @@ impl<P: Platform> Recorder<'_, P> {
         // The block's site stays known until the block is free, because a pending block keeps its
         // site.
         let site = if site == 0 { self.history.sites.block(addr) } else { site };
-        self.push(heap, What::One(Action::FreeRequested), site, addr, bytes, heap.stream);
+        self.push(heap, What::One(Action::FreeRequested), site, addr, bytes);
     }
 
     /// Records that a pending block is now free, and forgets its call site.
     pub(crate) fn free_completed(&self, heap: &mut Heap<P::Storage>, block: u32) {
         let (addr, bytes) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
         let site = self.history.sites.take_block(addr);
-        self.push(heap, What::One(Action::FreeCompleted), site, addr, bytes, heap.stream);
+        self.push(heap, What::One(Action::FreeCompleted), site, addr, bytes);
     }
 
     /// Records the allocation of a segment, or the mapping of a range of a segment.
     pub(crate) fn segment(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, base: DevicePtr, bytes: u64) {
         self.history.sites.set_segment(base, bytes, site);
-        self.push(heap, What::One(action), site, base, bytes, heap.stream);
+        self.push_timed(heap, action, site, base, bytes);
     }
 
     /// Records the release or unmapping of a range, with the site where the segment was obtained.
     pub(crate) fn release(&self, heap: &mut Heap<P::Storage>, action: Action, base: DevicePtr, bytes: u64) {
         let site = self.history.sites.segment(base);
-        self.push(heap, What::One(action), site, base, bytes, heap.stream);
+        self.push_timed(heap, action, site, base, bytes);
     }
 
     /// Records a change of the settings. The meaning of `bytes` depends on the action.
@@ -194,6 +241,8 @@ impl<P: Platform> Recorder<'_, P> {
     /// of bytes free on the device, as in `PyTorch`'s traces.
     pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
         let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));
-        self.push(heap, What::One(Action::OutOfMemory), request.site, addr, request.size, request.stream);
+        let (what, is_private, stream) = (What::One(Action::OutOfMemory), heap.pool != 0, request.stream);
+        let &Request { site, size: bytes, .. } = request;
+        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() });
     }
 }

@@ -105,7 +105,7 @@ impl<P: Platform> Recorder<'_, P> {
         let [capacity, window] = self.heaps.trace.room();
         if wanted != (window > 0) {
             // If there is no memory for the window, nothing is recorded and nothing is tuned.
-            let _recorded = self.start(capacity, wanted);
+            let _recorded = self.start(capacity, self.heaps.trace.times(), wanted);
         }
         let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
         tuning.lock().report.stage = stage;

@@ -41,6 +41,8 @@ mod loom_pages;
 #[cfg(loom)]
 mod loom_parking;
 #[cfg(not(loom))]
+mod numbered;
+#[cfg(not(loom))]
 mod old_form;
 #[cfg(not(loom))]
 mod ordered;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! An event costs one reading of the clock and a few stores, under a lock that the heap holds
-//! anyway. The ring is sorted by time when it is read.
+//! anyway. Where the clock is expensive to read, [`EventTimes::Numbered`] reads it for few events.
+//! The ring is sorted by time when it is read.
 
 pub(crate) mod call_sites;
 pub(crate) mod ring;
@@ -79,6 +80,24 @@ pub struct TraceExtent {
     /// How many events since the start of the recording are no longer available. If this is above
     /// 0, the first events of the history are missing.
     pub dropped: u64,
+}
+
+/// How the events of a trace get their times.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum EventTimes {
+    /// The clock is read for each event.
+    #[default]
+    Exact,
+    /// The clock is read for segments, failed requests and changed settings, and for every 32nd
+    /// event of a heap: of the small or the large blocks of a stream and pool. Other events have
+    /// the time of the latest reading. On some virtual machines a reading takes longer than
+    /// everything else that a trace does.
+    ///
+    /// The events of a heap have their order, and so have those of an address: memory passes from
+    /// one heap to another by events of segments. Of the events of different heaps between two
+    /// readings, up to 32 of each, those of one heap may come before or after those of the other.
+    Numbered,
 }
 
 /// An event of the trace.

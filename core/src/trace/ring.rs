@@ -1,7 +1,7 @@
 //! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
 
-use super::{Action, TraceEntry, TraceExtent};
-use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
+use super::{Action, EventTimes, TraceEntry, TraceExtent};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
 
@@ -35,17 +35,6 @@ pub(crate) enum What {
 }
 
 impl Record {
-    /// A placeholder that fills a new ring. It is overwritten before it is read.
-    const NONE: Self = Self {
-        what: What::One(Action::Alloc),
-        is_private: false,
-        site: 0,
-        addr: DevicePtr::NULL,
-        size: 0,
-        stream: StreamId::DEFAULT,
-        ticks: 0,
-    };
-
     /// Returns the time of the record's last event.
     fn last(&self) -> u64 {
         self.ticks + u64::from(self.what == What::FreedAtOnce)
@@ -86,16 +75,25 @@ impl_empty! { [S: Storage] EventBuffer<S> { entries, latest } }
 pub(crate) struct Trace<R: Lock, S: Storage> {
     /// The ring. It is locked while a full buffer is moved into it.
     ring: Ranked<R, Ring<S>>,
-    /// The number of events, which replaces the clock if the device has none.
-    events: AtomicU64,
+    /// The number of events, if the device has no clock. Otherwise the latest time for which the
+    /// clock was read, if `is_numbered`.
+    latest: AtomicU64,
+    /// Not 0 ⟺ [`EventTimes::Numbered`].
+    is_numbered: AtomicU32,
 }
 
-impl_empty! { [R: Lock, S: Storage] Trace<R, S> { ring: Ranked::new(Rank::TraceRing, empty!()), events } }
+impl_empty! {
+    [R: Lock, S: Storage] Trace<R, S> { ring: Ranked::new(Rank::TraceRing, empty!()), latest, is_numbered }
+}
 
 /// A ring of records.
 struct Ring<S: Storage> {
-    /// The entry `entries[recorded % len]` is the next to be overwritten.
+    /// The records, up to `room` of them. The entry `entries[recorded % room]` is the next to be
+    /// overwritten. Entries are added as they are needed, so the pages of a ring that is never
+    /// filled are never touched.
     entries: S::Table<Record>,
+    /// The most records.
+    room: usize,
     /// The number of records ever stored.
     recorded: u64,
     /// The most events that a reader gets. 0 if events are recorded only for the window of
@@ -113,12 +111,12 @@ struct Ring<S: Storage> {
     events: u64,
 }
 
-impl_empty! { [S: Storage] Ring<S> { entries, recorded, capacity, window, lost, begun, events } }
+impl_empty! { [S: Storage] Ring<S> { entries, room, recorded, capacity, window, lost, begun, events } }
 
 impl<S: Storage> Ring<S> {
-    /// Creates a ring with these entries.
-    fn with(entries: S::Table<Record>, [capacity, window]: [usize; 2], lost: u64) -> Self {
-        Self { entries, recorded: 0, capacity, window, lost, begun: lost, events: 0 }
+    /// Creates a ring of `room` records, for which `entries` has room.
+    fn with(entries: S::Table<Record>, room: usize, [capacity, window]: [usize; 2], lost: u64) -> Self {
+        Self { entries, room, recorded: 0, capacity, window, lost, begun: lost, events: 0 }
     }
 
     /// Moves the records of a buffer into the ring.
@@ -135,23 +133,24 @@ impl<S: Storage> Ring<S> {
     fn store(&mut self, taken: &[Record]) {
         let counted = taken.iter().filter(|entry| entry.ticks > self.begun);
         self.events += counted.map(|entry| 1 + u64::from(entry.what == What::FreedAtOnce)).sum::<u64>();
-        let entries = &mut self.entries[..];
-        let len = entries.len();
+        let room = self.room;
         // Records up to `lost` would never be read, so they must not overwrite later ones. There
         // are rarely any.
         let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
-        let mut left = if len == 0 { &[] } else { &taken[old..] };
+        let mut left = if room == 0 { &[] } else { &taken[old..] };
         while !left.is_empty() {
-            let at = (self.recorded % len as u64) as usize;
+            let at = (self.recorded % room as u64) as usize;
             // At most two rounds: up to the end of the ring, then from its start.
-            let (now, later) = left.split_at(left.len().min(len - at));
-            let places = &mut entries[at..at + now.len()];
-            if self.recorded >= len as u64 {
+            let (now, later) = left.split_at(left.len().min(room - at));
+            if self.recorded < room as u64 {
+                now.iter().for_each(|&entry| self.entries.add(entry));
+            } else {
+                let places = &mut self.entries[at..at + now.len()];
                 let latest = places.iter().fold(0, |latest, entry| latest.max(entry.ticks));
                 // `+ 1` covers the second event of a `FreedAtOnce` record.
                 self.lost = self.lost.max(latest + 1);
+                places.copy_from_slice(now);
             }
-            places.copy_from_slice(now);
             self.recorded += now.len() as u64;
             left = later;
         }
@@ -188,6 +187,11 @@ impl<S: Storage> EventBuffer<S> {
         debug_assert!(stored, "a full buffer is emptied at once");
         entries.is_full()
     }
+
+    /// Returns the time of the latest event.
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest
+    }
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
@@ -195,16 +199,14 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     /// `window` events. Returns false if there is not enough memory.
     pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
         let mut entries: S::Table<Record> = empty!();
-        let most = capacity.max(window);
+        let (most, mut room) = (capacity.max(window), 0);
         if most > 0 {
             // Try without the slack before giving up.
-            let room = [most.saturating_add(SLACK), most].into_iter().find(|&room| entries.make_room(room));
-            let Some(room) = room else { return false };
-            for _ in 0..room {
-                entries.add(Record::NONE);
-            }
+            let made = [most.saturating_add(SLACK), most].into_iter().find(|&room| entries.make_room(room));
+            let Some(made) = made else { return false };
+            room = made;
         }
-        *self.ring.lock() = Ring::with(entries, [capacity, window], now);
+        *self.ring.lock() = Ring::with(entries, room, [capacity, window], now);
         true
     }
 
@@ -269,12 +271,41 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         self.ring.lock().sort().for_each(visit);
     }
 
+    /// Returns how events get their times.
+    pub(crate) fn times(&self) -> EventTimes {
+        if self.is_numbered() { EventTimes::Numbered } else { EventTimes::Exact }
+    }
+
+    /// Sets how later events get their times.
+    pub(crate) fn set_times(&self, times: EventTimes) {
+        self.is_numbered.store(u32::from(times == EventTimes::Numbered), Ordering::Relaxed);
+    }
+
+    /// Returns whether events are numbered between two readings of the clock.
+    #[inline(always)]
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.is_numbered.load(Ordering::Relaxed) != 0
+    }
+
     /// Counts an event of a device without a clock. The count is used in place of ticks, and grows
     /// by two each time.
     pub(crate) fn count_event(&self) -> u64 {
         // Relaxed is enough: the events of one heap are ordered by its lock, and events of
         // different heaps are not ordered.
-        self.events.fetch_add(2, Ordering::Relaxed) + 1
+        self.latest.fetch_add(2, Ordering::Relaxed) + 1
+    }
+
+    /// Returns a time for an event for which the clock is not read. A heap's buffer makes it later
+    /// than the event before. It is only loaded, so that threads do not wait for each other.
+    #[inline(always)]
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest.load(Ordering::Relaxed)
+    }
+
+    /// Notes a time for which the clock was read. Later events of every heap get this time or a
+    /// later one.
+    pub(crate) fn raise_latest(&self, ticks: u64) {
+        self.latest.fetch_max(ticks, Ordering::Relaxed);
     }
 }
 
@@ -284,13 +315,15 @@ mod tests {
     use crate::sync::empty;
     use crate::tables::Growable;
     use crate::trace::{Action, TraceExtent};
+    use crate::units::{DevicePtr, StreamId};
     use spin::mutex::SpinMutex;
     use std::vec::Vec;
 
     type Traced = Trace<SpinMutex<()>, Growable>;
 
     fn record(ticks: u64) -> Record {
-        Record { ticks, ..Record::NONE }
+        let (what, addr, stream) = (What::One(Action::Alloc), DevicePtr::NULL, StreamId::DEFAULT);
+        Record { what, is_private: false, site: 0, addr, size: 0, stream, ticks }
     }
 
     fn freed(ticks: u64) -> Record {
@@ -435,5 +468,25 @@ mod tests {
     fn a_count_in_place_of_a_clock_leaves_room_for_the_second_event() {
         let trace: Traced = empty!();
         assert_eq!([(); 3].map(|()| trace.count_event()), [1, 3, 5]);
+    }
+
+    #[test]
+    fn the_latest_reading_of_the_clock_never_falls() {
+        let trace: Traced = empty!();
+        trace.raise_latest(1000);
+        trace.raise_latest(700);
+        assert_eq!(trace.latest(), 1000);
+    }
+
+    #[test]
+    fn a_ring_takes_memory_as_events_come() {
+        let trace: Traced = empty!();
+        assert!(trace.start(1000, 0, 0));
+        let stored = || trace.ring.lock().entries.len();
+        assert_eq!(stored(), 0);
+        (1..=3).for_each(|ticks| trace.add(record(ticks)));
+        assert_eq!((stored(), times(&trace)), (3, std::vec![1, 2, 3]));
+        (4..=5000).for_each(|ticks| trace.add(record(ticks)));
+        assert_eq!((stored(), times(&trace).len()), (1000 + SLACK, 1000));
     }
 }
