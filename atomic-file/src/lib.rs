@@ -68,6 +68,22 @@ pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> 
     }
 }
 
+/// Creates a file with the bytes that `content` writes, in one step like [`write()`], and never in
+/// the place of another file. Does not wait until the disk has the bytes.
+///
+/// # Errors
+/// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is anything of the name, also a
+/// symbolic link that leads nowhere; the errors of the file system and of `content`. After an error
+/// no file is left.
+pub fn write_new(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    if path.symlink_metadata().is_ok() {
+        // Found before the content is made. The last step finds files that appear meanwhile.
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let temporary = complete(path, None, content)?;
+    temporary.persist_noclobber(path).map(drop).map_err(|error| error.error)
+}
+
 /// Follows a chain of symbolic links, and returns the last path. No file need exist at the last
 /// path.
 ///
@@ -113,6 +129,17 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Puts a complete new file in the place of a regular file, or creates the file.
 fn replace(target: &Path, old: Option<&Metadata>, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let temporary = complete(target, old, content)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(target).map(drop).map_err(|error| error.error)
+}
+
+/// Writes a temporary file next to `target`.
+fn complete(
+    target: &Path,
+    old: Option<&Metadata>,
+    content: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<NamedTempFile> {
     // Opened here and not by `tempfile`, which would open the file for the user alone.
     let create = |path: &Path| File::options().write(true).create_new(true).open(path);
     let mut temporary = Builder::new().prefix(PREFIX).make_in(folder_of(target), create)?;
@@ -121,8 +148,7 @@ fn replace(target: &Path, old: Option<&Metadata>, content: impl FnOnce(&mut File
     }
     // From here on dropping `temporary` removes the file.
     content(temporary.as_file_mut())?;
-    temporary.as_file().sync_all()?;
-    temporary.persist(target).map(drop).map_err(|error| error.error)
+    Ok(temporary)
 }
 
 /// Copies the owner and the permissions of the old file to the temporary file.

@@ -1,6 +1,6 @@
 //! Tests of writes to files of every kind: complete, failed, and concurrent.
 
-use cachalot_atomic_file::write;
+use cachalot_atomic_file::{write, write_new};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -54,6 +54,30 @@ fn a_new_file_has_ordinary_permissions_and_an_old_one_keeps_its_own() {
     let may_write = File::options().write(true).open(&new).is_ok();
     assert_eq!(put(&new, "333").is_ok(), may_write);
     assert_eq!(names(&folder), ["new", "ordinary"]);
+}
+
+#[test]
+fn a_new_file_takes_the_place_of_nothing() {
+    let folder = folder("new");
+    let path = folder.join("a");
+    let put_new = |text: &str| write_new(&path, |file| file.write_all(text.as_bytes())).map_err(|error| error.kind());
+    assert_eq!(put_new("1"), Ok(()));
+    assert_eq!(put_new("2"), Err(ErrorKind::AlreadyExists));
+    assert_eq!(fs::read(&path).expect("the file exists"), b"1");
+    fs::remove_file(&path).expect("the file exists");
+    symlink("nowhere", &path).expect("the folder can be written");
+    assert_eq!(put_new("3"), Err(ErrorKind::AlreadyExists));
+    fs::remove_file(&path).expect("the link exists");
+    // A file that appears while the content is written stays, and no part of the new one does.
+    let late = write_new(&path, |file| {
+        file.write_all(b"4")?;
+        fs::write(&path, b"5")
+    });
+    assert_eq!(late.map_err(|error| error.kind()), Err(ErrorKind::AlreadyExists));
+    assert_eq!((fs::read(&path).expect("the file exists"), names(&folder)), (b"5".to_vec(), vec!["a".to_owned()]));
+    fs::remove_file(&path).expect("the file exists");
+    assert!(write_new(&path, |_| Err(io::Error::other("full"))).is_err());
+    assert!(names(&folder).is_empty());
 }
 
 #[test]

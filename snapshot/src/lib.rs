@@ -6,6 +6,7 @@
 //! metrics  figures as OpenMetrics text: of a snapshot, and of an allocator
 //! memory_map  the blocks of an allocator's segments, and the distribution of their sizes
 //! take     snapshots of an allocator
+//! recorder  the options and the files of a flight recorder
 //! stack    stacks of the program, shared by events of one call site
 //! frames   which frames of a stack a reader looks for
 //! lenient  odd values that do not make a file unreadable
@@ -54,6 +55,8 @@ mod model;
 mod other;
 #[cfg(feature = "files")]
 pub mod pickle;
+#[cfg(feature = "files")]
+pub mod recorder;
 #[cfg(feature = "files")]
 mod shared;
 #[cfg(feature = "files")]

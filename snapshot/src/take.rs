@@ -38,22 +38,29 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
     /// of one stack, and another clone must stay alive.
     pub fn of<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>, stack: F) -> Self {
         let devices = || (0..allocator.device_count()).map(DeviceIndex);
-        let segments = allocator.snapshot();
+        let mut taken = Self::without_events(allocator, stack);
         let trace = |device| {
             let mut entries = Vec::new();
             // Cannot fail: the device belongs to the allocator.
             let _ = allocator.trace(device).map(|trace| trace.for_each(|entry| entries.push(*entry)));
             entries
         };
-        let config =
-            devices().next().and_then(|device| allocator.settings(device).map(|settings| settings.config()).ok());
-        let traces = devices().map(trace).collect();
+        taken.traces = devices().map(trace).collect();
         let mut extent = TraceExtent::default();
         for one in devices().filter_map(|device| allocator.trace(device).map(|trace| trace.extent()).ok()) {
             extent.capacity = extent.capacity.max(one.capacity);
             extent.dropped += one.dropped;
         }
-        Self::new(segments, traces, &config.unwrap_or_default(), stack).with_extent(extent)
+        taken.with_extent(extent)
+    }
+
+    /// Takes a snapshot of an allocator as [`of`](Self::of) does, with empty traces.
+    pub fn without_events<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>, stack: F) -> Self {
+        let count = allocator.device_count();
+        let settings = (0..count).next().map(|device| allocator.settings(DeviceIndex(device)));
+        let config = settings.and_then(Result::ok).map(|settings| settings.config());
+        let traces = vec![Vec::new(); count as usize];
+        Self::new(allocator.snapshot(), traces, &config.unwrap_or_default(), stack).with_extent(TraceExtent::default())
     }
 
     /// Reports how much of the history the events are.
