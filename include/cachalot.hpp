@@ -466,6 +466,8 @@ class allocator {
   void on_stack(std::function<void(cachalot_stack*, cachalot_action)> callback);
   /** Records the latest `capacity` events of a device; 0 stops the recording. */
   void trace_start(std::size_t capacity, int device = 0) const;
+  /** Starts the flight recorder: cachalot_recorder_start. */
+  void recorder_start(const std::string& options = "") const;
   /** The recorded events, oldest first. */
   std::vector<cachalot_trace_entry> trace(int device = 0) const;
   /** The metrics of every device as OpenMetrics text: cachalot_write_metrics. */

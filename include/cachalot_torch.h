@@ -30,6 +30,11 @@
  *   - For a setting without effect, a line on the standard error stream names the key and the reason, once, unless
  *     cachalot_torch_notes has given the text to the program.
  *
+ * The flight recorder
+ *   - The recorder of cachalot_recorder_start is on from the start, with the options of the environment variable
+ *     CACHALOT_RECORDER: CACHALOT_RECORDER=0 switches it off, and `stacks:True` adds the Python frames of
+ *     cachalot_torch_record_stacks, which cost microseconds an event.
+ *
  * Failures
  *   - PyTorch's hooks return no status. A failure of a hook is a line on the standard error stream, once for each kind
  *     of failure. In a forked child, and after the driver has shut down, hooks do nothing and print nothing; requests

@@ -86,7 +86,7 @@ impl Recorder {
         }
         let mut sum = 0_usize;
         let struct_size = size_of::<cachalot_snapshot_options>();
-        let options = cachalot_snapshot_options { struct_size, path: null(), format, reserved: 0 };
+        let options = cachalot_snapshot_options { struct_size, path: null(), format, flags: 0 };
         // SAFETY: the callback receives a pointer to `sum`, which outlives the call.
         let status =
             unsafe { cachalot_snapshot(self.allocator, &raw const options, Some(count), (&raw mut sum).cast()) };

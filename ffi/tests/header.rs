@@ -307,7 +307,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
     cachalot_park_target { struct_size, tag, stream, kind, reserved }
     cachalot_park_options { struct_size, mode, order }
-    cachalot_snapshot_options { struct_size, path, format, reserved }
+    cachalot_snapshot_options { struct_size, path, format, flags }
     cachalot_setting { struct_size, key, policies, values, default_value, example, effect }
     cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
     cachalot_torch_block { base, bytes, requested_bytes, allocated, active }
@@ -396,7 +396,7 @@ fn constants_are_the_librarys() {
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
             CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_ACTION_SETTINGS_CHANGED
             CACHALOT_ACTION_SETTINGS_TAKEN_BACK CACHALOT_TUNE_OFF CACHALOT_TUNE_RECORDING CACHALOT_TUNE_SEARCHING
-            CACHALOT_TUNE_TRIAL CACHALOT_JSON CACHALOT_PICKLE);
+            CACHALOT_TUNE_TRIAL CACHALOT_JSON CACHALOT_PICKLE CACHALOT_WITHOUT_EVENTS);
         // The constant printed as a signed number.
         let known =
             if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };

@@ -79,6 +79,39 @@ fn out_of_memory_arrives_as_an_exception_with_the_report() {
 }
 
 #[test]
+fn the_recorder_is_on_from_the_start_unless_the_environment_says_otherwise() {
+    let Some([shim, _]) = shims() else { return };
+    let folder = scratch("torch").join("recorder");
+    let run = |options: &str| {
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).expect("the test's folder can be written");
+        let mut command = program("recorder", shim)?;
+        command.env("CACHALOT_EMU_MEMORY", (1_u64 << 30).to_string());
+        command.env("CACHALOT_RECORDER", format!("folder:{}{options}", folder.display()));
+        let output = common::output(&mut command).expect("it was just built");
+        assert!(output.status.success(), "{}", printed(&output));
+        let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        Some((std::fs::read_dir(&folder).expect("a folder").count(), texts))
+    };
+    // Two of the requests find no memory. That of a forked child has no recorder.
+    for (options, files) in [("", 2), (",files:1", 1), (",events:0", 0), (",stacks:False", 2)] {
+        let Some((written, [told, said])) = run(options) else { return };
+        assert_eq!(written, files, "{options}: {told}{said}");
+        assert_eq!(told.matches("The latest events are in ").count(), files, "{options}: {told}");
+        assert_eq!(said.matches("ran out of memory: the latest events are in ").count(), files, "{options}: {said}");
+        assert_eq!(said.lines().count(), files, "{options}: {said}");
+    }
+    let Some((0, [told, said])) = run("/missing") else { panic!("there is no such folder") };
+    assert!(!told.contains("latest events") && said.matches("could not be written").count() == 2, "{told}{said}");
+    // A mistake does not keep the program from its allocator, nor do stacks without Python.
+    for (options, mistake) in [(",size:3", "no option of the recorder"), (",stacks:True", "no Python of version 3.9")] {
+        let Some((_, [_, said])) = run(options) else { return };
+        assert!(said.contains(mistake), "{said}");
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
 fn graphs_and_pools_are_those_that_the_filters_name() {
     let Some([shim, _]) = shims() else { return };
     let Some(mut command) = program("pools", shim) else { return };

@@ -46,14 +46,38 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 CACHALOT_API cachalot_status cachalot_write_metrics(const cachalot_allocator *allocator, cachalot_writer write,
                                                     void *userdata);
 
-/** Records the latest `capacity` events of a device; 0 stops the recording. Events recorded before
- * are dropped. An event takes 40 bytes, and every 32nd event takes a lock. While more than 16
+/** Records the latest `capacity` events of a device; 0 stops the recording, and leaves the device to
+ * the recorder if one is on (cachalot_recorder_start). Events recorded before are dropped. An event takes 40 bytes, and every 32nd event takes a lock. While more than 16
  * streams and pools are busy at the same time, the trace may hold a few hundred events less,
  * because an event is kept only together with all later events. Snapshots say under
  * `allocator_settings`, as PyTorch's do, how many events the largest trace keeps
  * (`trace_alloc_max_entries`), and whether the first ones were dropped (`trace_alloc_overflowed`).
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
+
+/** Starts the flight recorder: keeps the latest events of every device from now on, cheaply enough
+ * to be always on, and writes a snapshot with them to a new file when a request fails for lack of
+ * memory. A line on the standard error and the text of the failure name the file. A call replaces
+ * the options of the call before, and drops the events.
+ *
+ * `options` is NULL, a number of events, or a list such as
+ * "events:65536,folder:/var/tmp,files:1":
+ *   - `events`: how many events of each device are kept; 0 stops the recorder. Default: 131072. An
+ *     event takes 40 bytes, which are used as events come.
+ *   - `folder`: the folder of the files. Default: the system's folder for temporary files. A file
+ *     is named cachalot-oom-PID-N.pickle, and is never written over another. If it cannot be
+ *     written, a line on the standard error says why, and the program goes on.
+ *   - `files`: how many files are tried at most. Default: 3.
+ *   - `stacks`: for cachalot_torch.h. Here, cachalot_on_stack describes the stacks.
+ *
+ * Events are those of cachalot_trace_start, except for their times: the clock is read for segments
+ * and for every 32nd event of the small or the large blocks of a stream and pool, and other events
+ * have the time of the latest reading. The events of an address, and those of the small or the large
+ * blocks of a stream and pool, are in their order. Those of different ones may be exchanged between
+ * two readings. cachalot_snapshot writes the events at any time. cachalot_trace_start replaces the
+ * recorder on its device, until a call with the capacity 0.
+ *   - Errors: INVALID_CONFIG; TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_recorder_start(const cachalot_allocator *allocator, const char *options);
 
 /** The kind of an event of a trace. */
 typedef int32_t cachalot_action;
@@ -120,12 +144,15 @@ enum {
   CACHALOT_PICKLE = 2 /**< Python's pickle, protocol 2, for torch's _memory_viz.py and pytorch.org/memory_viz. */
 };
 
+/** A flag of cachalot_snapshot: segments and blocks alone. The traces are empty. */
+#define CACHALOT_WITHOUT_EVENTS 0x1u
+
 /** The options of cachalot_snapshot. */
 typedef struct cachalot_snapshot_options {
   size_t struct_size;     /**< sizeof(cachalot_snapshot_options). */
   const char *path;       /**< The file that gets the snapshot; NULL: `write` gets it. */
   cachalot_format format; /**< The format. 0: a pickle for a file, unless its name ends in .json; otherwise JSON. */
-  uint32_t reserved;      /**< 0. */
+  uint32_t flags;         /**< CACHALOT_WITHOUT_EVENTS or 0. */
 } cachalot_snapshot_options;
 /** Initialises cachalot_snapshot_options. */
 #define CACHALOT_SNAPSHOT_OPTIONS_INIT {sizeof(cachalot_snapshot_options), NULL, 0, 0}

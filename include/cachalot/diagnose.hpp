@@ -101,6 +101,10 @@ inline void allocator::trace_start(std::size_t capacity, int device) const {
   check(cachalot_trace_start(get(), device, capacity));
 }
 
+inline void allocator::recorder_start(const std::string& options) const {
+  check(cachalot_recorder_start(get(), options.c_str()));
+}
+
 inline std::vector<cachalot_trace_entry> allocator::trace(int device) const {
   detail::collected<std::vector<cachalot_trace_entry>> entries;
   entries.check(cachalot_visit_trace(get(), device, &detail::collect_entry, &entries));

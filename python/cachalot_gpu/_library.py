@@ -34,6 +34,8 @@ Writer = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 
 PICKLE = 2
 """``CACHALOT_PICKLE``: the format of a snapshot."""
+WITHOUT_EVENTS = 0x1
+"""``CACHALOT_WITHOUT_EVENTS``: a flag of ``SnapshotOptions``."""
 
 SIMULATED = 1
 """``CACHALOT_SIMULATED``: a flag of ``Options``."""
@@ -155,7 +157,7 @@ class ParkOptions(Structure):
 class SnapshotOptions(Structure):
     """``cachalot_snapshot_options``: where a snapshot goes, and in which format."""
 
-    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("format", c_int32), ("reserved", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("format", c_int32), ("flags", c_uint32)]
 
 
 class TagLimits(Structure):
@@ -279,6 +281,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_visit_statistics": (Status, _HANDLE, c_int, StatVisitor, c_void_p),
     "cachalot_reset_peaks": (Status, _HANDLE, c_int),
     "cachalot_reset_accumulated": (Status, _HANDLE, c_int),
+    "cachalot_recorder_start": (Status, _HANDLE, c_char_p),
     "cachalot_trace_start": (Status, _HANDLE, c_int, c_size_t),
     "cachalot_write_metrics": (Status, _HANDLE, Writer, c_void_p),
     "cachalot_snapshot": (Status, _HANDLE, POINTER(SnapshotOptions), Writer, c_void_p),

@@ -308,6 +308,14 @@ class Figures(unittest.TestCase):
         block = plugin().alloc(6 * MIB, 0, None)
         plugin().free(block, 6 * MIB, 0, None)
         self.assertEqual(torch._C._cuda_memorySnapshot((0, 0, True))["device_traces"][0], [])
+        # The flight recorder goes on, without stacks.
+        with tempfile.TemporaryDirectory() as folder:
+            cachalot_gpu.torch.dump_snapshot(f"{folder}/snapshot.json")
+            snapshot = json.loads(Path(folder, "snapshot.json").read_text())
+        events = snapshot["device_traces"][0]
+        self.assertEqual([event["action"] for event in events], ["alloc", "free_requested", "free_completed"])
+        self.assertEqual([event["frames"] for event in events], [[]] * 3)
+        self.assertEqual(snapshot["allocator_settings"]["trace_alloc_max_entries"], 131_072)
         self.assertRaises(ValueError, cachalot_gpu.torch.record_memory_history, "everything")
 
 

@@ -49,6 +49,7 @@ cc -shared -fPIC -Wall -Wextra -Werror "${headers[@]}" "$sources/driver.c" -Wl,-
 
 c++ -std=c++20 -O1 -Wall -fPIC -shared -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
   -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10
+export CACHALOT_RECORDER=files:0
 export CACHALOT_TEST_OBSERVERS=$home/libobservers.so
 
 export CACHALOT_LIBCUDA=$home/driver/libcuda.so.1 CACHALOT_CACHE=$home/cache

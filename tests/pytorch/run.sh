@@ -7,6 +7,8 @@ set -uo pipefail
 site=$(readlink -f "${1:?usage: run.sh SITE OUT}")
 out=$(readlink -f "${2:?usage: run.sh SITE OUT}")
 cd "$(dirname "$0")"
+# Requests that fail on purpose leave no files.
+export CACHALOT_RECORDER=files:0
 export PYTHONPATH=$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 failed=0
 

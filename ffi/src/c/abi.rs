@@ -119,6 +119,8 @@ pub const CACHALOT_ACTION_SETTINGS_TAKEN_BACK: cachalot_action = 10;
 pub const CACHALOT_JSON: cachalot_format = 1;
 pub const CACHALOT_PICKLE: cachalot_format = 2;
 
+pub const CACHALOT_WITHOUT_EVENTS: u32 = 0x1;
+
 pub type cachalot_shortage_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, bytes: usize) -> c_int>;
 pub type cachalot_oom_callback =
@@ -505,7 +507,7 @@ pub struct cachalot_snapshot_options {
     pub struct_size: usize,
     pub path: *const c_char,
     pub format: cachalot_format,
-    pub reserved: u32,
+    pub flags: u32,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@ use crate::c::announced::Announced;
 use crate::c::callbacks::Callbacks;
 use crate::c::explanation;
 use crate::c::lazy_device::LazyDevice;
+use crate::c::recorder::Recorder;
 use crate::c::stacks::Stacks;
 use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
@@ -49,6 +50,7 @@ pub(crate) struct Device {
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
+    pub(crate) recorder: Arc<Recorder>,
     /// The announcements to a memory checker, if one listens.
     pub(crate) announced: Option<Arc<Announced>>,
 }
@@ -154,6 +156,7 @@ impl Simulates for Device {
             ordinal: 0,
             callbacks: Arc::default(),
             stacks: Arc::default(),
+            recorder: Arc::default(),
             announced: None,
         }
     }
@@ -335,6 +338,8 @@ impl Host for Device {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         log::error(format_args!("device {}: {}", self.number, Error::OutOfMemory(*report)));
+        // Before the program is told, because its callback may free memory.
+        self.recorder.on_out_of_memory(self.number);
         self.callbacks.tell(report);
     }
 

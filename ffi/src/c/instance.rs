@@ -11,6 +11,7 @@ use crate::c::idle::IdleWork;
 use crate::c::lazy_device::LazyDevice;
 use crate::c::marshal::{self, Versioned};
 use crate::c::notes;
+use crate::c::recorder::Recorder;
 use crate::c::stacks::Stacks;
 use crate::c::status::{
     CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
@@ -74,6 +75,7 @@ pub(crate) struct Instance {
     pub(crate) allocator: SharedAllocator,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) planner: Planner,
     pub(crate) idle: Arc<IdleWork>,
 }
@@ -104,7 +106,7 @@ impl Instance {
         let mut parsed = unsafe { ParsedOptions::read(options) }?;
         let announced = parsed.announced().map(Arc::new);
         let callbacks = Arc::new(Callbacks::new(host));
-        let stacks = Arc::new(Stacks::default());
+        let (stacks, recorder) = (Arc::new(Stacks::default()), Arc::new(Recorder::default()));
         let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda(host)? };
         let devices = (0..).zip(devices).map(|(number, (ordinal, backing))| Device {
             backing,
@@ -112,6 +114,7 @@ impl Instance {
             ordinal,
             callbacks: Arc::clone(&callbacks),
             stacks: Arc::clone(&stacks),
+            recorder: Arc::clone(&recorder),
             announced: announced.clone(),
         });
         let allocator = Allocator::new(devices, &parsed.config)?;
@@ -120,6 +123,7 @@ impl Instance {
             allocator,
             callbacks,
             stacks,
+            recorder,
             planner: Planner::default(),
             idle: Arc::default(),
         });

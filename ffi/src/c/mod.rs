@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! capi       the exported functions          ─┐
-//! boundary   catches panics                    │  snapshot
+//! boundary   catches panics                    │  snapshot · recording
 //! handle     which allocator a handle is       │
 //! instance   an allocator over its devices     │  device · lazy_device · upkeep · callbacks · filters · stacks
 //! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
@@ -32,6 +32,8 @@ mod last_error;
 mod lazy_device;
 mod marshal;
 mod notes;
+mod recorder;
+mod recording;
 mod snapshot;
 mod stacks;
 mod supplies;

@@ -32,19 +32,37 @@ impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
     }
 }
 
+/// The contents of a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Contents {
+    /// Segments, blocks and traces.
+    Whole,
+    /// Segments and blocks.
+    WithoutEvents,
+}
+
 /// Takes a snapshot of all devices.
-fn take(instance: &Instance) -> Taken<impl Fn(u32) -> Stack> {
-    Taken::of(&instance.allocator, |site| instance.stacks.get(site))
+pub(crate) fn take(instance: &Instance, contents: Contents) -> Taken<impl Fn(u32) -> Stack> {
+    let stack = |site| instance.stacks.get(site);
+    match contents {
+        Contents::Whole => Taken::of(&instance.allocator, stack),
+        Contents::WithoutEvents => Taken::without_events(&instance.allocator, stack),
+    }
 }
 
 /// Writes a snapshot in parts. Stops as soon as `write` returns false.
-pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Error> {
+pub(crate) fn write(
+    instance: &Instance,
+    contents: Contents,
+    format: Format,
+    mut write: impl FnMut(&[u8]) -> bool,
+) -> Result<(), Error> {
     let mut stopped = false;
     let mut parts = Parts(|part: &[u8]| {
         stopped = stopped || !write(part);
         !stopped
     });
-    let written = take(instance).write(&mut parts, format);
+    let written = take(instance, contents).write(&mut parts, format);
     if stopped { Err(Error::Stopped) } else { written.map_err(Error::Io) }
 }
 
@@ -56,7 +74,12 @@ pub(crate) fn write_metrics(instance: &Instance, mut write: impl FnMut(&[u8]) ->
 }
 
 /// Writes a snapshot to a file. Without a format, the file name implies it.
-pub(crate) fn write_file(instance: &Instance, path: &Path, format: Option<Format>) -> io::Result<()> {
-    let taken = take(instance);
+pub(crate) fn write_file(
+    instance: &Instance,
+    contents: Contents,
+    path: &Path,
+    format: Option<Format>,
+) -> io::Result<()> {
+    let taken = take(instance, contents);
     quietly(|| taken.write_file(path, format.unwrap_or_else(|| Format::of(path))))
 }

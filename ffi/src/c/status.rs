@@ -5,6 +5,7 @@
 
 use crate::c::abi::cachalot_status;
 use crate::c::last_error;
+use crate::c::recorder;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{DeviceError, Error, ErrorKind};
 use cachalot_cuda::{CuResult, LoadError};
@@ -216,7 +217,12 @@ impl Status {
             Error::TableFull(_) => CACHALOT_ERROR_TABLE_FULL,
             _ => CACHALOT_ERROR_INVALID_ARGUMENT,
         };
-        Self::new(status, text)
+        match (error, recorder::take_written()) {
+            (Error::OutOfMemory(_), Some(path)) => {
+                Self::new(status, format_args!("{text} The latest events are in {}.", path.display()))
+            }
+            _ => Self::new(status, text),
+        }
     }
 }
 

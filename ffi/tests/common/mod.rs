@@ -217,6 +217,8 @@ pub(crate) fn emulated(program: &Path) -> Command {
     let mut command = Command::new(program);
     let driver = emulated_driver();
     command.env("CACHALOT_LIBCUDA", driver).env("LD_LIBRARY_PATH", driver.parent().expect("a folder"));
+    // Requests that fail on purpose leave no files.
+    command.env("CACHALOT_RECORDER", "files:0");
     command
 }
 

@@ -220,7 +220,7 @@ impl Subject {
             struct_size: size_of::<cachalot_snapshot_options>(),
             path: path.as_ptr(),
             format: 0,
-            reserved: 0,
+            flags: 0,
         };
         // SAFETY: the options and the text outlive the call, and there is no callback.
         unsafe { cachalot_snapshot(self.0, &raw const options, None, null_mut()) }

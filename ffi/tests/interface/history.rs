@@ -101,7 +101,7 @@ fn snapshots_are_pickles_too() {
     assert_eq!(read, snapshot_of(&subject));
     let mut whole = Vec::<u8>::new();
     let struct_size = size_of::<cachalot_snapshot_options>();
-    let mut options = cachalot_snapshot_options { struct_size, path: null(), format: CACHALOT_PICKLE, reserved: 0 };
+    let mut options = cachalot_snapshot_options { struct_size, path: null(), format: CACHALOT_PICKLE, flags: 0 };
     // SAFETY: the callback takes the vector, which outlives the call.
     let status = unsafe { cachalot_snapshot(subject.0, &raw const options, Some(append), (&raw mut whole).cast()) };
     ok(status);

@@ -4,6 +4,7 @@ mod blocks;
 mod history;
 mod plan;
 mod pools;
+mod recorder;
 mod settings;
 mod statistics;
 mod streams;

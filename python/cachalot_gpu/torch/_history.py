@@ -1,6 +1,10 @@
 """The history of allocations, and snapshots of every segment and block.
 
 Both have PyTorch's format: pytorch.org/memory_viz and torch's ``_memory_viz.py`` open them.
+
+A flight recorder is on from the start, without stacks, unless the environment variable
+``CACHALOT_RECORDER`` is ``0``. :func:`dump_snapshot` writes its events at any time, and the library
+writes them to a file when memory runs out. :func:`record_memory_history` records in its place.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ def record_memory_history(
     ``torch.cuda.memory._record_memory_history``.
 
     Args:
-        enabled: ``"all"``, ``"state"`` (the latest event only), or ``None`` to stop.
+        enabled: ``"all"``, ``"state"`` (the latest event only), or ``None`` to stop. The flight
+            recorder then goes on, if it is on.
         context: ``None`` records no Python stack. A stack costs microseconds, and an event without
             a stack costs nanoseconds.
         stacks: both values record Python's frames, and neither records frames of C++.
@@ -61,8 +66,8 @@ def history_enabled() -> bool:
 
 
 def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """Returns every segment with its blocks, the recorded events of each device, and the settings,
-    as ``torch.cuda.memory._snapshot()``. The heaps are read one after the other, so an exact
+    """Returns every segment with its blocks, the events of each device since
+    :func:`record_memory_history`, and the settings, as ``torch.cuda.memory._snapshot()``. The heaps are read one after the other, so an exact
     picture needs a program that does not allocate meanwhile.
 
     Args:
@@ -78,16 +83,19 @@ def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
         parts.append(ctypes.string_at(text, size))
         return 0
 
-    options = _library.SnapshotOptions(ctypes.sizeof(_library.SnapshotOptions), format=_library.PICKLE)
+    with_events = _recording and (pool is None or len(pool) == 2 or bool(pool[2]))
+    options = _library.SnapshotOptions(
+        ctypes.sizeof(_library.SnapshotOptions),
+        format=_library.PICKLE,
+        flags=0 if with_events else _library.WITHOUT_EVENTS,
+    )
     _library.library().cachalot_snapshot(handle, ctypes.byref(options), _library.Writer(write), None)
     whole: dict[str, Any] = pickle.loads(b"".join(parts))
     if pool is not None:
-        first, second, *events = pool
+        first, second = pool[:2]
         if (first, second) != (0, 0):
             named = [segment for segment in whole["segments"] if segment["segment_pool_id"] == (first, second)]
             whole["segments"] = named
-        if events and not events[0]:
-            whole["device_traces"] = [[] for _ in whole["device_traces"]]
     return whole
 
 
@@ -96,14 +104,15 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
     ``torch.cuda.memory_snapshot``. All sizes are in bytes. ``include_traces`` changes nothing,
     since the result has no events."""
     del include_traces
-    segments: list[dict[str, Any]] = snapshot(mempool_id)["segments"]
+    segments: list[dict[str, Any]] = snapshot((*(mempool_id or (0, 0)), 0))["segments"]
     return segments
 
 
 def dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> None:
     """Writes a snapshot with every segment, event and setting to a file, as
     ``torch.cuda.memory._dump_snapshot``: JSON if the name ends in ``.json``, else a pickle. The
-    file appears, or is replaced, when it is complete."""
+    file appears, or is replaced, when it is complete. Without :func:`record_memory_history`, the
+    events are those of the flight recorder."""
     options = _library.SnapshotOptions(ctypes.sizeof(_library.SnapshotOptions), path=os.fsencode(filename))
     none = _library.Writer()
     _library.library().cachalot_snapshot(_handle.require(), ctypes.byref(options), none, None)

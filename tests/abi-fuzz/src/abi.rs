@@ -325,6 +325,7 @@ functions! {
     on_unmap = cachalot_on_unmap(callback: cachalot_mapping_callback, userdata: *mut c_void);
     on_stack = cachalot_on_stack(callback: cachalot_stack_callback, userdata: *mut c_void);
     trace_start = cachalot_trace_start(device: c_int, capacity: usize);
+    recorder_start = cachalot_recorder_start(options: *const c_char);
     trace_for_each = cachalot_visit_trace(device: c_int, visit: cachalot_trace_visitor, userdata: *mut c_void);
     snapshot = cachalot_snapshot(options: *const cachalot_snapshot_options, write: cachalot_writer, userdata: *mut c_void);
     check = cachalot_check_invariants();

@@ -123,6 +123,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_on_unmap, (allocator, NULL, NULL))                                              \
   ALLOCATOR_CALL(cachalot_on_stack, (allocator, NULL, NULL))                                              \
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
+  ALLOCATOR_CALL(cachalot_recorder_start, (allocator, "0"))                                               \
   DEVICE_CALL(cachalot_visit_trace, (allocator, device, ignore_entry, NULL))                              \
   ALLOCATOR_CALL(cachalot_snapshot, (allocator, NULL, ignore_text, NULL))                                 \
   ALLOCATOR_CALL(cachalot_write_metrics, (allocator, ignore_text, NULL))                                  \

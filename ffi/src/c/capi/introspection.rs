@@ -1,19 +1,22 @@
 //! Introspection: traces, snapshots, and the check of all invariants.
 
 use crate::c::abi::{
-    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_allocator, cachalot_snapshot_options, cachalot_status,
-    cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
+    CACHALOT_JSON, CACHALOT_PICKLE, CACHALOT_WITHOUT_EVENTS, cachalot_allocator, cachalot_snapshot_options,
+    cachalot_status, cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
 };
 use crate::c::boundary;
 use crate::c::callbacks;
 use crate::c::instance::Instance;
 use crate::c::marshal::{self, Versioned};
-use crate::c::snapshot;
+use crate::c::recording;
+use crate::c::snapshot::{self, Contents};
 use crate::c::status::{
-    CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
+    CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC,
+    CACHALOT_ERROR_STOPPED, Outcome, Status,
 };
 use cachalot_snapshot::Format;
-use core::ffi::{c_int, c_void};
+use cachalot_snapshot::recorder::Options as RecorderOptions;
+use core::ffi::{c_char, c_int, c_void};
 
 // SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
 unsafe impl Versioned for cachalot_snapshot_options {
@@ -29,7 +32,29 @@ pub extern "C" fn cachalot_trace_start(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.trace(device)?.record(capacity)?)
+        recording::start_trace(instance, device, capacity)
+    })
+}
+
+/// Starts the flight recorder with the options of a text, or stops it.
+///
+/// # Safety
+/// `options` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_recorder_start(
+    allocator: *const cachalot_allocator,
+    options: *const c_char,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let text = if options.is_null() {
+            ""
+        } else {
+            // SAFETY: guaranteed by the caller.
+            unsafe { marshal::text(options, "options", CACHALOT_ERROR_INVALID_CONFIG) }?
+        };
+        let options =
+            RecorderOptions::parse(text).map_err(|error| Status::new(CACHALOT_ERROR_INVALID_CONFIG, error))?;
+        recording::start(instance, allocator, &options)
     })
 }
 
@@ -95,17 +120,22 @@ pub unsafe extern "C" fn cachalot_snapshot(
             CACHALOT_PICKLE => Some(Format::Pickle),
             other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
         };
+        let contents = match options.map_or(0, |options| options.flags) {
+            0 => Contents::Whole,
+            CACHALOT_WITHOUT_EVENTS => Contents::WithoutEvents,
+            other => return Err(Status::argument(format_args!("the flags {other:#x} of a snapshot have no meaning"))),
+        };
         let path = options.map(|options| options.path).filter(|path| !path.is_null());
         match (path, write) {
             (Some(_), Some(_)) => Err(Status::argument(format_args!("a snapshot goes to a file or to a callback"))),
             (Some(path), None) => {
                 // SAFETY: guaranteed by the caller.
                 let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
-                snapshot::write_file(instance, path.as_ref(), format)
+                snapshot::write_file(instance, contents, path.as_ref(), format)
                     .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
             }
             // SAFETY: guaranteed by the caller.
-            (None, write) => unsafe { hand_out(instance, format.unwrap_or(Format::Json), write, userdata) },
+            (None, write) => unsafe { hand_out(instance, contents, format.unwrap_or(Format::Json), write, userdata) },
         }
     })
 }
@@ -114,10 +144,16 @@ pub unsafe extern "C" fn cachalot_snapshot(
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
-unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, userdata: *mut c_void) -> Outcome {
+unsafe fn hand_out(
+    instance: &Instance,
+    contents: Contents,
+    format: Format,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> Outcome {
     let write = write.ok_or_else(|| Status::null("the callback"))?;
     let _running = instance.callbacks.enter();
-    snapshot::write(instance, format, |part| {
+    snapshot::write(instance, contents, format, |part| {
         // SAFETY: guaranteed by the caller; the text outlives the call.
         unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
     })

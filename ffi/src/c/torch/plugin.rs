@@ -1,14 +1,18 @@
 //! The allocator of the plug-in: one per process, created on first use, over every device of the
 //! driver. A device is opened by its first allocation. The allocator lives until the process ends.
 
-use super::{diagnostics, settings};
+use super::{diagnostics, python, settings};
 use crate::c::abi::{
     CACHALOT_OPEN_LATER, CACHALOT_STREAMS_REPORTED, cachalot_allocator, cachalot_options, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::handle;
 use crate::c::instance::Instance;
+use crate::c::marshal::Userdata;
+use crate::c::recording;
 use crate::c::status::{CACHALOT_OK, Host, Outcome, Status};
+use cachalot_cuda::log;
+use cachalot_snapshot::recorder;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -81,8 +85,28 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     // call.
     let instance = unsafe { Instance::open(&options, Host::PyTorch) }?;
     let made = handle::insert(instance)?;
+    start_recorder(made);
     ALLOCATOR.store(made, Ordering::Relaxed);
     Ok(made)
+}
+
+/// Starts the flight recorder with the options of the environment. PyTorch's program runs without
+/// one as well, so a mistake is a line on the standard error.
+fn start_recorder(made: *const cachalot_allocator) {
+    let options = recorder::Options::of_environment().unwrap_or_else(|error| {
+        log::warning(format_args!("{}: {error}; the defaults apply", recorder::VARIABLE));
+        recorder::Options::default()
+    });
+    let started = handle::instance(made).and_then(|instance| {
+        recording::start(instance, made, &options)?;
+        if options.events > 0 && options.stacks {
+            instance.stacks.set(Some(python::describer()?), Userdata(null_mut()));
+        }
+        Ok(())
+    });
+    if let Err(status) = started {
+        diagnostics::report_once("the flight recorder has not started as asked", status.number());
+    }
 }
 
 /// Returns the program's configuration, or else the environment's.

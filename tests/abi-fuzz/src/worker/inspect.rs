@@ -177,6 +177,10 @@ impl Worker {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         if self.rng.bool() {
             let capacity = if self.rng.bool() { 0 } else { self.rng.usize(1..4000) };
+            if self.rng.u8(..4) == 0 {
+                let options = if self.rng.bool() { c"0" } else { c"events:1000,files:0" };
+                allocator.recorder_start(options.as_ptr()).judge(self.situation());
+            }
             allocator.trace_start(device, capacity).judge(self.situation());
         } else {
             let mut count = 0_u64;

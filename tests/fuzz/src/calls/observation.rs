@@ -7,8 +7,8 @@ use super::world::World;
 use cachalot::c::abi::{cachalot_format, cachalot_snapshot_options, cachalot_statistics, cachalot_status};
 use cachalot::c::capi::{
     cachalot_check_invariants, cachalot_find_statistic, cachalot_get_statistics, cachalot_on_out_of_memory,
-    cachalot_on_shortage, cachalot_on_stack, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_snapshot,
-    cachalot_trace_start, cachalot_visit_statistics, cachalot_visit_trace,
+    cachalot_on_shortage, cachalot_on_stack, cachalot_recorder_start, cachalot_reset_accumulated, cachalot_reset_peaks,
+    cachalot_snapshot, cachalot_trace_start, cachalot_visit_statistics, cachalot_visit_trace,
 };
 use std::ffi::c_char;
 use std::ptr::{from_mut, from_ref, null, null_mut};
@@ -64,6 +64,18 @@ calls! {
         };
         cachalot_trace_start(world.handle(handle), device.0, capacity)
     },
+    RecorderStart(handle: Handle, text: u8) => {
+        // No file is written: a failed request is no rare thing here.
+        let text = match text {
+            0..64 => c"files:0,events:1".as_ptr(),
+            64..128 => c"0".as_ptr(),
+            128..192 => c"files:0,events:1000".as_ptr(),
+            192..224 => c"files:x".as_ptr(),
+            _ => c"events:0,files:0,stacks:True".as_ptr(),
+        };
+        // SAFETY: the text is NUL-terminated.
+        unsafe { cachalot_recorder_start(world.handle(handle), text) }
+    },
     EachEvent(handle: Handle, device: Device, count: Option<u8>) => {
         let (visit, mut left) = (optional!(count.is_some(), callbacks::see_event), count.unwrap_or(0));
         // SAFETY: the counter outlives the call.
@@ -96,7 +108,7 @@ impl World {
     ) -> cachalot_status {
         let (write, mut left) = (optional!(count.is_some(), callbacks::write), count.unwrap_or(0));
         let struct_size = size_of::<cachalot_snapshot_options>();
-        let options = to.map(|(path, format)| cachalot_snapshot_options { struct_size, path, format, reserved: 0 });
+        let options = to.map(|(path, format)| cachalot_snapshot_options { struct_size, path, format, flags: 0 });
         let options = options.as_ref().map_or(null(), from_ref);
         // SAFETY: the counter outlives the call, and the texts are static.
         unsafe { cachalot_snapshot(self.handle(handle), options, write, from_mut(&mut left).cast()) }
