@@ -1,6 +1,7 @@
 //! The view of a limited program: the free memory, and the lines about refusals.
 
 use super::groups::Place;
+use super::output_of;
 use crate::common::{folder, write};
 use std::process::Command;
 
@@ -20,6 +21,24 @@ fn a_line_about_a_refusal_comes_with_a_refused_request_and_no_other() {
     let errors = one.end();
     let lines = refusals(&errors);
     assert!(lines.len() == 2 && lines[0].contains("50 MiB") && lines[1].contains("30 MiB"), "{errors}");
+}
+
+#[test]
+fn a_refused_request_leaves_the_latest_events_in_a_new_file() {
+    let place = Place::new(folder("events"));
+    let files = place.folder.join("files");
+    std::fs::create_dir(&files).expect("a new folder");
+    let options = format!("events:3,folder:{},files:1", files.display());
+    let mut one = place.start_with(&["--limit", "100MiB"], &[("CACHALOT_RECORDER", options.as_ref())]);
+    assert_eq!(["a 10", "a 20", "a 200", "a 300"].map(|line| one.ask(line)), ["0", "0", "2", "2"]);
+    let errors = one.end();
+    let written: Vec<_> = std::fs::read_dir(&files).expect("a folder").flatten().map(|entry| entry.path()).collect();
+    let [file] = &written[..] else { panic!("{written:?}\n{errors}") };
+    let line = format!("ran out of memory: the latest events are in {} (", file.display());
+    assert_eq!(errors.matches(&line).count(), 1, "{errors}");
+    let mut inspect = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+    let said = output_of(inspect.arg("inspect").arg(file));
+    assert!(said.contains("200.00 MiB"), "{said}");
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Process {
             }
             let Some(turn) = turn.as_mut().filter(|_| matches!(last, Error::OutOfMemory(_))) else {
                 served.device().charge().tell_refusal();
+                self.recorder.write(served, &last);
                 return Err(code_of(last));
             };
             let Some(entered) = self.wait_in_turn(turn, inside, served.device().charge(), taken_by(bytes))? else {

@@ -32,6 +32,7 @@
 //! pool_attributes    what a program is told about a served pool
 //! observed           the memory of an observing process, recorded
 //! published          handles of blocks, published for other processes
+//! recorder           the latest events, in a file after a failed request
 //! ```
 //!
 //! # The rules of a served free
@@ -69,6 +70,7 @@ mod program_recipe;
 mod program_sleep;
 mod program_whole;
 mod published;
+mod recorder;
 mod served;
 mod signs;
 mod sleeping;

@@ -15,6 +15,7 @@ use crate::serve::pool_memory::PoolMemory;
 use crate::serve::pools::Pools;
 use crate::serve::program_memory::ProgramMemory;
 use crate::serve::published::Handles;
+use crate::serve::recorder::Recorder;
 use crate::serve::served::{self, Served};
 use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
@@ -63,6 +64,7 @@ pub struct Process {
     /// Whether the process is the one of [`process`], and may have its own threads.
     pub(super) is_whole: bool,
     pub(super) counters: Counters,
+    pub(super) recorder: Recorder,
 }
 
 /// The numbers of calls, by the way they went.
@@ -140,6 +142,7 @@ impl Process {
             sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, lock())),
             is_whole: publish,
             counters: Counters::default(),
+            recorder: Recorder::new(publish && !options.observe),
             options,
         })
     }
@@ -236,6 +239,7 @@ impl Process {
         let begin = || self.begin_record();
         let opened =
             Served::open(self.real, context, &self.settings, &self.streams, &self.charge, &self.frees, begin).ok()?;
+        self.recorder.keep_events_of(&opened);
         if let Some(sleeping) = &self.options.sleep {
             let cuda = opened.device().cuda();
             // No wake gives memory of the host back: see `give_host_memory_back`.

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::serve::device::{AllocatorOwner, ServedDevice};
 use crate::serve::frees::Frees;
 use cachalot_core::config::ConfigError;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, ParkTarget};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, EventTimes, ParkTarget};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentity, Streams};
 use cachalot_policies::Tables;
@@ -155,6 +155,14 @@ impl Served {
         *before = [before[0].max(peaks[0]), before[1].max(peaks[1])];
         before[usize::from(is_used)] = 0;
         Ok(())
+    }
+
+    /// Keeps the latest events from now on.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(super) fn keep_events(&self, events: usize) -> Result<(), Error> {
+        self.allocator.trace(DEVICE)?.record_with(events, EventTimes::Numbered)
     }
 
     /// Waits for all work of the context as the driver's `cuMemFree` does, by a free of a byte.

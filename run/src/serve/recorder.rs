@@ -1,0 +1,50 @@
+//! The flight recorder of a process: the latest events of each context, and a file with them after
+//! a request that failed for lack of memory.
+
+use crate::serve::served::Served;
+use cachalot_core::Error;
+use cachalot_cuda::log;
+use cachalot_cuda::own_files::quietly;
+use cachalot_snapshot::recorder::{Files, Options, VARIABLE};
+use cachalot_snapshot::{Stack, Taken};
+
+/// The recorder of a process.
+pub(super) struct Recorder {
+    /// How many events of each context are kept. 0: the recorder is off.
+    events: usize,
+    files: Files,
+}
+
+impl Recorder {
+    /// Returns a recorder with the options of the environment, or one that is off.
+    pub(super) fn new(is_on: bool) -> Self {
+        let options = if is_on { Options::of_environment() } else { Ok(Options::off()) };
+        let options = options.unwrap_or_else(|error| {
+            log::warning(format_args!("{VARIABLE}: {error}; the defaults apply"));
+            Options::default()
+        });
+        Self { events: options.events, files: Files::new(&options) }
+    }
+
+    /// Starts to keep the events of a context.
+    pub(super) fn keep_events_of(&self, served: &Served) {
+        if self.events > 0
+            && let Err(error) = served.keep_events(self.events)
+        {
+            log::warning(format_args!("the flight recorder is off: {error}"));
+        }
+    }
+
+    /// Writes the events of a context to a file if `error` is a lack of memory, and says so. The
+    /// program knows nothing of the library, so the line is all that it gets.
+    #[cold]
+    pub(super) fn write(&self, served: &Served, error: &Error) {
+        if self.events == 0 || !matches!(error, Error::OutOfMemory(_)) {
+            return;
+        }
+        let take = || Taken::of(served.allocator(), |_| Stack::default());
+        if let Some(attempt) = quietly(|| self.files.write(take)) {
+            log::refusal(format_args!("device {} ran out of memory: {attempt}", served.ordinal().0));
+        }
+    }
+}
