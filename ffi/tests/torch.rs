@@ -87,7 +87,7 @@ fn the_recorder_is_on_from_the_start_unless_the_environment_says_otherwise() {
         std::fs::create_dir(&folder).expect("the test's folder can be written");
         let mut command = program("recorder", shim)?;
         command.env("CACHALOT_EMU_MEMORY", (1_u64 << 30).to_string());
-        command.env("CACHALOT_RECORDER", format!("folder:{}{options}", folder.display()));
+        command.env("CACHALOT_RECORDER", format!("folder:{}{options}", folder.display())).env("TMPDIR", &folder);
         let output = common::output(&mut command).expect("it was just built");
         assert!(output.status.success(), "{}", printed(&output));
         let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
