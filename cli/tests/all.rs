@@ -24,6 +24,7 @@ mod plan_bad_input;
 mod planned;
 mod predict;
 mod private_pools;
+mod range;
 mod recorded_traces;
 mod run;
 mod schemas;

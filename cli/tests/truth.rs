@@ -120,7 +120,8 @@ fn adds_up(stuck: &Stuck, what: &str) {
 
 /// Checks the sums of `inspect`, at the end and at the peaks.
 fn report_adds_up(snapshot: &Snapshot, what: &str) {
-    let report = inspect::inspect(snapshot, inspect::Lists { most: 3, by: inspect::By::Stack });
+    let report =
+        inspect::inspect(snapshot, &inspect::Since::default(), inspect::Lists { most: 3, by: inspect::By::Stack });
     for totals in &report.totals {
         let sum = totals.allocated + totals.pending + totals.releasable + totals.kept + totals.in_holes;
         assert_eq!(sum, totals.reserved, "{what} at the end: {totals:?}");
@@ -215,7 +216,11 @@ fn generated_programs_are_told_to_the_byte() {
         for (trace, &peak) in traces.iter().zip(&peaks) {
             answer_holds(trace, peak, &what);
             let fold = RecordedPeaks::of(trace).fullest;
-            let report = inspect::inspect(&snapshot, inspect::Lists { most: 1, by: inspect::By::Stack });
+            let report = inspect::inspect(
+                &snapshot,
+                &inspect::Since::default(),
+                inspect::Lists { most: 1, by: inspect::By::Stack },
+            );
             let full = report.peaks.iter().rfind(|peak| peak.device == trace.device).expect("a peak");
             assert_eq!((fold.hole_bytes, fold.idle_bytes), (full.in_holes, full.releasable), "{what}");
         }

@@ -3,7 +3,7 @@
 //! Blocks belong to one stack if all frames are equal, or for a reader, if all that he sees are. So
 //! the growths of all stacks add up to the growth of allocated and pending memory.
 
-use crate::inspect::{At, By, Group, StackLines, Sums, held};
+use crate::inspect::{At, By, Group, Since, StackLines, Sums, held};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -82,12 +82,13 @@ pub struct Diff {
 }
 
 impl HeldMemory {
-    /// Returns what a snapshot holds at a time, by the stacks or the places of its blocks. Without
-    /// `lines`, stacks that differ in line numbers only are one stack.
-    pub fn of(snapshot: &Snapshot, at: At, lines: bool, by: By) -> Self {
-        let (devices, groups) = held(snapshot, at, by);
+    /// Returns what a snapshot holds at a time, with peaks from its first events on, by the stacks
+    /// or the places of its blocks. Without `lines`, stacks that differ in line numbers only are
+    /// one stack.
+    pub fn of(snapshot: &Snapshot, since: &Since, at: At, lines: bool, by: By) -> Self {
+        let (devices, groups) = held(snapshot, since, at, by);
         let mut stacks = BTreeMap::<StackKey, HeldStack>::new();
-        for Group { lines: stack, blocks, bytes, pending, largest, oldest_events, oldest_us } in groups {
+        for Group { lines: stack, blocks, bytes, pending, largest, oldest_events, oldest_us, .. } in groups {
             let stack = if lines { stack } else { stack.without_numbers() };
             let place = match by {
                 By::Stack => (stack.stack.clone(), false),

@@ -24,6 +24,7 @@
 //! replay      every decision repeated and checked
 //! snapshot    the state at the end of a program, as a file
 //! diff        the difference of two snapshots
+//! range       a part of a history: where it begins and ends, and the snapshot that it is
 //! inspect     reports on snapshots
 //! program     the calls implied by a record
 //! recorded    what a recording held, by its events
@@ -41,6 +42,7 @@ pub mod memory;
 pub mod plan;
 pub mod predict;
 pub mod program;
+pub mod range;
 pub mod recorded;
 pub mod replay;
 pub mod snapshot;

@@ -59,12 +59,18 @@ pub(crate) fn facts(answer: &Answer) -> String {
         );
     }
     let of = match (answer.cut_to_events, answer.is_recorded) {
+        _ if answer.range.is_some() => in_range(answer),
         (Some(events), true) => last(events),
         (Some(events), false) => format!("{}, replayed, ", last(events)),
         (None, true) => String::new(),
         (None, false) => "In the replay, ".to_owned(),
     };
     format!("{of}{reserved} were reserved at the peak, for at most {live} live (utilisation {utilisation:.1} %)")
+}
+
+/// Returns the start of a sentence on a part of a history.
+fn in_range(answer: &Answer) -> String {
+    answer.range.as_ref().map_or_else(String::new, |range| format!("In the range ({range}), "))
 }
 
 /// Returns the start of a sentence on a history that starts in the middle of the program.
@@ -164,8 +170,9 @@ fn idle(answer: &Answer) -> Option<String> {
     // Some idle segments are in every cache.
     (answer.is_recorded && bytes as f64 > 0.02 * answer.peak_reserved_bytes as f64).then(|| {
         let share = share(bytes, answer.peak_reserved_bytes);
+        let what = if answer.range.is_some() { "range" } else { "history" };
         format!(
-            "{} of it ({share}) were idle already when the history began, and nothing in it used them: \
+            "{} of it ({share}) were idle already when the {what} began, and nothing in it used them: \
              `torch.cuda.empty_cache()` would have released them",
             show(bytes)
         )
@@ -185,8 +192,8 @@ fn replayed(answer: &Answer) -> Option<String> {
     let replayed = answer.replayed_bytes.filter(|_| !is_told)?;
     let reason = match (answer.idle_before_bytes > 0, answer.cut_to_events) {
         (true, _) => ", because it starts without the idle memory",
-        (false, None) => ", because it has other addresses",
-        (false, Some(_)) => "",
+        (false, None) if answer.range.is_none() => ", because it has other addresses",
+        _ => "",
     };
     Some(format!("A replay with the recorded settings holds {} at the peak{reason}", show(replayed)))
 }
@@ -248,6 +255,7 @@ mod tests {
             largest_failed_bytes: 0,
             cut_to_events: None,
             rescues: Vec::new(),
+            range: None,
             tells_limit: true,
         }
     }
@@ -262,6 +270,14 @@ mod tests {
         let facts = "Only the last 1,200 events are in the history: in these, 20.00 GiB were reserved at the peak, for at most \
                      5.00 GiB live (utilisation 25.0 %)";
         assert!(sentence(&cut).starts_with(facts), "{}", sentence(&cut));
+    }
+
+    #[test]
+    fn a_range_is_named_and_its_idle_memory_too() {
+        let cut = Answer { cut_to_events: Some(1), idle_before_bytes: 10 * GIB, ..answer(None) };
+        let text = sentence(&cut.in_range(Some("events 3 to 4 of 9".to_owned())));
+        assert!(text.starts_with("In the range (events 3 to 4 of 9), 20.00 GiB were reserved at the peak, "), "{text}");
+        assert!(text.contains("10.00 GiB of it (50 %) were idle already when the range began, "), "{text}");
     }
 
     #[test]

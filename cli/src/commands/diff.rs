@@ -1,11 +1,14 @@
 //! `cachalot diff`: the growth between two memory snapshots.
 
 use super::bytes::{difference, parse, plural, show};
-use super::inspect::{INDENT, NoStack, StackArgs, StackPrinter, load};
+use super::inspect::load;
+use super::range::{RangeArgs, words_of};
+use super::stacks::{INDENT, NoStack, StackArgs, StackPrinter};
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, DIFFERENT, SCHEMA, print};
 use cachalot_replay::diff::{DeviceGrowth, Diff, HeldMemory, Share, StackGrowth, diff};
-use cachalot_replay::inspect::{At, Sums};
+use cachalot_replay::inspect::{At, Since, Sums};
+use cachalot_replay::range::{self, HistoryRange, Span};
 use cachalot_replay::trace::BadInput;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -26,18 +29,23 @@ recorded events, instead of the ends.
 pending            freed by the program, and still used by other streams
 free               memory of the cache
 
+With one snapshot, --from and --to compare the memory at two moments of its
+history: `--from step:3 --to step:3` shows what a step leaves behind. With two
+snapshots, each is taken as it was at --to, and the peaks are those of the range.
+
 --fail-above is for continuous integration: the command exits with 1 if the
 reserved memory of a device, or its allocated and pending memory together, grew
 by more.
 
---json prints an object with schema, before, after, at, devices, stacks (every
-changed stack with all frames), failed; sizes in bytes.
+--json prints an object with schema, before, after, at, range (of one snapshot),
+devices, stacks (every changed stack with all frames), failed; sizes in bytes.
 
 Exits with 1 for growth above --fail-above, and with 2 for invalid input.";
 
 const EXAMPLES: &str = "\
 Examples:
   cachalot diff before.pickle after.pickle
+  cachalot diff run.pickle --from step:3 --to step:8
   cachalot diff --at reserved --fail-above 64MiB --ignore-lines main.pickle branch.pickle";
 
 /// The columns of the totals.
@@ -66,10 +74,16 @@ pub(crate) struct DiffArgs {
     most: usize,
     #[command(flatten)]
     stacks: StackArgs,
+    #[command(flatten)]
+    range: RangeArgs,
     #[arg(value_name = "BEFORE", help = "The first snapshot: .pickle, .json, also .gz")]
     before: PathBuf,
-    #[arg(value_name = "AFTER", help = "The second snapshot")]
-    after: PathBuf,
+    #[arg(
+        value_name = "AFTER",
+        required_unless_present_any = ["from", "to"],
+        help = "The second snapshot; without it, --from and --to compare two moments of the first"
+    )]
+    after: Option<PathBuf>,
 }
 
 /// The compared time.
@@ -101,6 +115,9 @@ struct DiffLine<'a> {
     before: &'a str,
     after: &'a str,
     at: Time,
+    /// The compared moments of a single snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<&'a HistoryRange>,
     #[serde(flatten)]
     diff: &'a Diff,
     /// The exceeded bounds of `--fail-above`.
@@ -109,10 +126,8 @@ struct DiffLine<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &DiffArgs) -> ExitCode {
-    // The second snapshot is read after the first one is dropped: a snapshot may have gigabytes.
-    let difference = held(args, &args.before).and_then(|before| Ok(diff(&before, held(args, &args.after)?)));
-    let difference = match difference {
-        Ok(difference) => difference,
+    let (range, difference) = match difference_of(args) {
+        Ok(found) => found,
         Err(error) => {
             complain!("{error}");
             return ExitCode::from(BAD_INPUT);
@@ -120,27 +135,60 @@ pub(crate) fn run(args: &DiffArgs) -> ExitCode {
     };
     let failed = failed(&difference, args.fail_above);
     let written = if args.json {
-        let (before, after) = (args.before.to_string_lossy(), args.after.to_string_lossy());
+        let before = args.before.to_string_lossy();
+        let after = args.after.as_ref().unwrap_or(&args.before).to_string_lossy();
         let line = DiffLine {
             schema: SCHEMA,
             before: &before,
             after: &after,
             at: args.at,
+            range: range.as_ref(),
             diff: &difference,
             failed: &failed,
         };
         serde_json::to_string(&line).map_err(io::Error::from).and_then(print)
     } else {
-        print(text(&difference, args).trim_end())
+        print(text(&difference, range.as_ref(), args).trim_end())
     };
     failed.iter().for_each(|line| complain!("{line}"));
     super::end(if failed.is_empty() { 0 } else { DIFFERENT }, &written)
 }
 
+/// Returns the difference of two snapshots, or of two moments of one, which are the range.
+fn difference_of(args: &DiffArgs) -> Result<(Option<HistoryRange>, Diff), BadInput> {
+    let Some(after) = &args.after else {
+        let (range, before, after) = moments(args)?;
+        return Ok((Some(range), diff(&before, after)));
+    };
+    // The second snapshot is read after the first one is dropped: a snapshot may have gigabytes.
+    let before = held(args, &args.before)?;
+    Ok((None, diff(&before, held(args, after)?)))
+}
+
+/// Reads what a snapshot holds where a range begins, and where it ends.
+fn moments(args: &DiffArgs) -> Result<(HistoryRange, HeldMemory, HeldMemory), BadInput> {
+    let file = &args.before;
+    if args.at != Time::End {
+        return Err(BadInput::whole(file, "two moments of one snapshot have no peaks: --at compares two snapshots"));
+    }
+    let mut snapshot = load(file)?;
+    let (range, _) = args.range.rewind(file, &mut snapshot)?;
+    let Some(range) = range else { return Err(BadInput::whole(file, "a second snapshot is missing")) };
+    let by = args.stacks.by(args.json);
+    let held = |snapshot: &_| HeldMemory::of(snapshot, &Since::default(), At::End, !args.ignore_lines, by);
+    let after = held(&snapshot);
+    let begins = |span: &Span| Span { to_event: span.from_event, events: span.to_event, ..*span };
+    let start = HistoryRange { devices: range.devices.iter().map(begins).collect() };
+    range::rewind(&mut snapshot, &start).map_err(|what| BadInput::whole(file, what))?;
+    Ok((range, held(&snapshot), after))
+}
+
 /// Reads what a snapshot holds at the compared time.
 fn held(args: &DiffArgs, file: &Path) -> Result<HeldMemory, BadInput> {
-    let snapshot = load(file)?;
-    let held = HeldMemory::of(&snapshot, args.at.into(), !args.ignore_lines, args.stacks.by(args.json));
+    let mut snapshot = load(file)?;
+    let (_, since) = args.range.rewind(file, &mut snapshot)?;
+    let by = args.stacks.by(args.json);
+    let held = HeldMemory::of(&snapshot, &since, args.at.into(), !args.ignore_lines, by);
     if args.at != Time::End && held.is_empty() {
         return Err(BadInput::whole(
             file,
@@ -180,9 +228,14 @@ fn device(number: i64) -> String {
     if number < 0 { "the host".to_owned() } else { format!("device {number}") }
 }
 
-fn text(diff: &Diff, args: &DiffArgs) -> String {
-    let mut text =
-        format!("{}\n\n{}\n", args.look.fold(&answer(diff, args.at), 0), totals(&diff.devices).render(&args.look));
+fn text(diff: &Diff, range: Option<&HistoryRange>, args: &DiffArgs) -> String {
+    let mut answer = answer(diff, args.at);
+    if let Some([span]) = range.map(|range| &range.devices[..]) {
+        answer = format!("In {}: {answer}", words_of(span));
+    } else if range.is_some() {
+        answer = format!("In the range: {answer}");
+    }
+    let mut text = format!("{}\n\n{}\n", args.look.fold(&answer, 0), totals(&diff.devices).render(&args.look));
     let shown = StackPrinter { shown: &args.stacks, look: &args.look };
     let grew: Vec<_> = diff.stacks.iter().filter(|stack| stack.growth > 0).collect();
     let shrank: Vec<_> = diff.stacks.iter().rev().filter(|stack| stack.growth < 0).collect();
@@ -202,7 +255,7 @@ fn answer(diff: &Diff, at: Time) -> String {
     let shrunk = diff.stacks.iter().filter(|stack| stack.growth < 0);
     let (count, lost) = shrunk.fold((0, 0_u64), |(count, sum), stack| (count + 1, sum.saturating_add(bytes(&stack))));
     let mut answer = if before == after {
-        format!("The blocks that are not free have {} in both snapshots", show(after))
+        format!("The blocks that are not free have {} before and after", show(after))
     } else {
         let apart = difference(before, after);
         format!("The blocks that are not free went from {} to {}: {apart}", show(before), show(after))

@@ -3,11 +3,14 @@
 use super::answer::{Told, rescue, sentence_after_failure, sentence_at_end};
 use super::bytes::{duration, plural, show};
 use super::progress::Progress;
+use super::range::{RangeArgs, words};
+use super::stacks::{NoStack, StackArgs, StackPrinter};
 use super::table::{Column, Look, Table, column, extra, if_any};
 use super::{BAD_INPUT, SCHEMA, print};
 use cachalot_replay::inspect::{
-    self, By, Failure, Group, Lists, Peak, PeakOf, RefusedBy, Remedy, Report, SegmentReport, StackLines, Totals,
+    self, Failure, Group, Lists, Peak, PeakOf, RefusedBy, Remedy, Report, SegmentReport, Totals,
 };
+use cachalot_replay::range::{self, HistoryRange};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
 use cachalot_snapshot::{Segment, Snapshot};
@@ -64,12 +67,17 @@ in one piece       free memory of the device, and all free memory here
 missing            bytes that no change of the allocator could have found: the
                    program has to use less memory
 
+--from and --to report on a range of the history: on the memory at its end, the
+peaks within it, and the requests that failed in it. Of a block from before the
+range the stack is known, and the report says that it is from before.
+
 Free memory before the end is reconstructed from the end backwards. A block that
 was freed by then counts with its requested size, rounded up to 512 bytes.
 
 --json prints an object for each file with schema, file, answers (with record,
-remarks, sentence, better, rescues; without a history, with end), totals, peaks,
-largest, oldest, segments, failures; sizes in bytes.
+remarks, sentence, better, rescues; without a history, with end), range (with
+--from and --to), totals, peaks, largest, oldest, segments, failures; sizes in
+bytes.
 
 Exits with 2 for invalid input.";
 
@@ -77,6 +85,7 @@ const EXAMPLES: &str = "\
 Examples:
   cachalot inspect snapshot.pickle
   cachalot inspect --most 3 --frames 12 snapshot.pickle
+  cachalot inspect --from step:3 --to step:3 snapshot.pickle
   cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
 
 /// The columns of the totals.
@@ -144,6 +153,8 @@ pub(crate) struct InspectArgs {
     most: usize,
     #[command(flatten)]
     stacks: StackArgs,
+    #[command(flatten)]
+    range: RangeArgs,
     #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
     files: Vec<PathBuf>,
 }
@@ -160,6 +171,8 @@ struct InspectLine<'a> {
     schema: u32,
     file: &'a str,
     answers: &'a [OfRecord],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<&'a HistoryRange>,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -216,14 +229,13 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         match load_all(file) {
             Ok(snapshots) => {
                 for (rank, snapshot) in snapshots {
-                    let mut report = inspect::inspect(&snapshot, args.lists());
-                    let (told, unused) = told(file, &rank, &snapshot);
-                    // The peaks of a history that contradicts itself are none.
-                    report.peaks.retain(|peak| !unused.contains(&peak.device));
-                    let name = snapshot::ranked(&file.to_string_lossy(), &rank);
-                    let text =
-                        if args.json { json(&name, &told, &report) } else { Ok(text(&name, &told, &report, args)) };
-                    written = written.and(text.and_then(print));
+                    match of_snapshot(file, &rank, snapshot, args) {
+                        Ok(text) => written = written.and(text.and_then(print)),
+                        Err(error) => {
+                            status = BAD_INPUT;
+                            complain!("{error}");
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -233,6 +245,29 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         }
     }
     super::end(status, &written)
+}
+
+/// Returns what is printed about a snapshot.
+fn of_snapshot(
+    file: &Path,
+    rank: &str,
+    mut snapshot: Snapshot,
+    args: &InspectArgs,
+) -> Result<io::Result<String>, BadInput> {
+    let (range, since) = args.range.rewind(file, &mut snapshot)?;
+    let mut report = inspect::inspect(&snapshot, &since, args.lists());
+    if let Some(range) = &range {
+        range::cut(&mut snapshot, range);
+    }
+    let (told, unused) = told(file, rank, &snapshot, range.as_ref());
+    // The peaks of a history that contradicts itself are none.
+    report.peaks.retain(|peak| !unused.contains(&peak.device));
+    let name = snapshot::ranked(&file.to_string_lossy(), rank);
+    Ok(if args.json {
+        json(&name, &told, &report, range.as_ref())
+    } else {
+        Ok(text(&name, &told, &report, (range.as_ref(), args)))
+    })
 }
 
 /// Reads a snapshot. On a terminal a slow read shows a progress bar.
@@ -254,9 +289,16 @@ fn watched<T>(file: &Path, load: impl FnOnce(&Progress) -> T) -> T {
 }
 
 /// Returns the records of a snapshot by device, or why one cannot be used.
-fn traces(file: &Path, rank: &str, snapshot: &Snapshot) -> Vec<(i64, Result<Trace, String>)> {
+fn traces(
+    file: &Path,
+    rank: &str,
+    snapshot: &Snapshot,
+    range: Option<&HistoryRange>,
+) -> Vec<(i64, Result<Trace, String>)> {
     let usable = |trace: Result<Trace, BadInput>| match trace {
-        Ok(trace) if trace.events.len() == 1 => Err("it has one event, the last, as with enabled='state'".to_owned()),
+        Ok(trace) if trace.events.len() == 1 && range.is_none() => {
+            Err("it has one event, the last, as with enabled='state'".to_owned())
+        }
         Ok(trace) => Ok(trace),
         Err(error) => Err(error.without_file()),
     };
@@ -281,13 +323,14 @@ fn private_pools(snapshot: &Snapshot, device: i64) -> Option<String> {
 
 /// Returns the answer of each record of a snapshot. Without a history, a sentence about the end; of
 /// a device whose history cannot be used, why. Also returns these devices.
-fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> (Vec<OfRecord>, Vec<i64>) {
-    let traces = traces(file, rank, snapshot);
+fn told(file: &Path, rank: &str, snapshot: &Snapshot, range: Option<&HistoryRange>) -> (Vec<OfRecord>, Vec<i64>) {
+    let traces = traces(file, rank, snapshot, range);
     let unused = traces.iter().filter(|(_, trace)| trace.is_err()).map(|(device, _)| *device).collect();
     let progress = Progress::new(traces.len() as u64);
     progress.begin("replaying");
     let answers = traces.iter().map(|(device, trace)| {
-        let told = trace.as_ref().map(|trace| Told::from(&tune::answer_of(trace)));
+        let of = range.and_then(|range| words(range, *device));
+        let told = trace.as_ref().map(|trace| Told::from(&tune::answer_of(trace).in_range(of)));
         progress.advance(1);
         OfRecord {
             record: trace.as_ref().ok().map(|trace| trace.name.clone()),
@@ -321,11 +364,16 @@ fn told(file: &Path, rank: &str, snapshot: &Snapshot) -> (Vec<OfRecord>, Vec<i64
     (told, unused)
 }
 
-fn json(file: &str, answers: &[OfRecord], report: &Report) -> io::Result<String> {
-    serde_json::to_string(&InspectLine { schema: SCHEMA, file, answers, report }).map_err(io::Error::from)
+fn json(file: &str, answers: &[OfRecord], report: &Report, range: Option<&HistoryRange>) -> io::Result<String> {
+    serde_json::to_string(&InspectLine { schema: SCHEMA, file, answers, range, report }).map_err(io::Error::from)
 }
 
-fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -> String {
+fn text(
+    file: &str,
+    answers: &[OfRecord],
+    report: &Report,
+    (range, args): (Option<&HistoryRange>, &InspectArgs),
+) -> String {
     let look = &args.look;
     let shown = StackPrinter { shown: &args.stacks, look };
     let mut text = String::new();
@@ -333,9 +381,14 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
         let failed = report.failures.iter().find(|failure| answer.device.is_none_or(|of| of == failure.device));
         let _ = writeln!(text, "{}", look.fold(&answer.text(failed, answers.len() > 1), 0));
     }
-    let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
+    let end = if range.is_some() { " at the end of the range" } else { "" };
+    let _ = write!(text, "\n{file}{end}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
-        let of = if is_cut(answers) { " of what is in the history" } else { "" };
+        let of = match range {
+            Some(_) => " of the range",
+            None if is_cut(answers) => " of what is in the history",
+            None => "",
+        };
         let _ = write!(text, "\nAt the peaks{of}\n\n{}\n", peaks(&report.peaks).render(look));
         for peak in &report.peaks {
             let of = match peak.of {
@@ -347,11 +400,9 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
             shown.groups(&mut text, &title, &peak.largest);
         }
     }
-    shown.groups(
-        &mut text,
-        "Blocks not free at the end, by where they were allocated, the most bytes first",
-        &report.largest,
-    );
+    let of = if range.is_some() { " of the range" } else { "" };
+    let title = format!("Blocks not free at the end{of}, by where they were allocated, the most bytes first");
+    shown.groups(&mut text, &title, &report.largest);
     let older: Vec<Group> = report.oldest.iter().filter(|group| !report.largest.contains(group)).cloned().collect();
     shown.groups(&mut text, "Others that are not free, the oldest first", &older);
     if !report.segments.is_empty() {
@@ -477,112 +528,6 @@ fn segments(reports: &[SegmentReport]) -> Table {
         ]);
     }
     table
-}
-
-/// Options of stacks in a report.
-#[derive(clap::Args)]
-pub(crate) struct StackArgs {
-    /// Number of frames of each stack, from the innermost; JSON has all frames
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    frames: usize,
-    /// Show every frame: also those of PyTorch, of C++ and of the interpreter, which are hidden
-    /// beside lines of the program
-    #[arg(long)]
-    all_frames: bool,
-}
-
-impl StackArgs {
-    /// Returns what is in one group: for a reader, all that look the same.
-    pub(crate) fn by(&self, json: bool) -> By {
-        if json || self.all_frames { By::Stack } else { By::Place { frames: self.frames.max(1) } }
-    }
-}
-
-/// Why a block has no stack.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoStack {
-    /// The block is older than the first event of the history.
-    Before,
-    /// The history has its allocation, without a stack.
-    Recorded,
-    /// Either of these, or there is no history.
-    Unknown,
-}
-
-impl NoStack {
-    /// Returns why blocks have no stack, by the ages of the oldest in events and microseconds.
-    pub(crate) fn of(oldest: (Option<u64>, Option<i64>)) -> Self {
-        match oldest {
-            (Some(_), _) => Self::Recorded,
-            (None, Some(_)) => Self::Before,
-            (None, None) => Self::Unknown,
-        }
-    }
-
-    /// Returns what to tell the reader, with the remedy.
-    fn text(self) -> &'static str {
-        match self {
-            Self::Before => "allocated before recording began: call _record_memory_history() before the model is made",
-            Self::Recorded => {
-                "recorded without a stack: _record_memory_history() records one with context='all' and stacks='all', the defaults"
-            }
-            Self::Unknown => "no stack was recorded: call torch.cuda.memory._record_memory_history() at the start",
-        }
-    }
-}
-
-/// Writes stacks to a report.
-pub(crate) struct StackPrinter<'a> {
-    pub(crate) shown: &'a StackArgs,
-    pub(crate) look: &'a Look,
-}
-
-/// The column of the lines about a group, after its bytes.
-pub(crate) const INDENT: usize = 14;
-
-impl StackPrinter<'_> {
-    fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
-        if groups.is_empty() {
-            return;
-        }
-        let _ = writeln!(text, "\n{title}");
-        for group in groups {
-            let blocks = plural(group.blocks, "block");
-            let mut line = format!("{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
-            match group.pending {
-                0 => {}
-                all if all == group.bytes => line.push_str("; pending: freed, and still used by other streams"),
-                part => _ = write!(line, "; {} of it pending: freed, and still used by other streams", show(part)),
-            }
-            match (group.oldest_us, group.oldest_events) {
-                (Some(us), Some(_)) => _ = write!(line, "; the oldest {} old", duration(us)),
-                (Some(us), None) => _ = write!(line, "; the oldest more than {} old", duration(us)),
-                (None, Some(events)) => _ = write!(line, "; the oldest {} old", plural(events, "event")),
-                (None, None) => {}
-            }
-            let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
-            self.stack(text, &group.lines, NoStack::of((group.oldest_events, group.oldest_us)));
-        }
-    }
-
-    /// Writes the lines of a stack that a reader looks for, or all, or why there is none.
-    pub(crate) fn stack(&self, text: &mut String, lines: &StackLines, without: NoStack) {
-        let StackLines { stack, shown } = lines;
-        if stack.is_empty() {
-            let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{}", "", without.text()), INDENT));
-        }
-        let lines = if self.shown.all_frames { stack } else { shown };
-        for line in lines.iter().take(self.shown.frames) {
-            let _ = writeln!(text, "              {line}");
-        }
-        let (further, hidden) = (lines.len().saturating_sub(self.shown.frames), stack.len() - lines.len());
-        let further = (further > 0).then(|| format!("{} further out", plural(further as u64, "frame")));
-        let hidden = (hidden > 0).then(|| format!("{} hidden", plural(hidden as u64, "frame")));
-        let rest: Vec<String> = further.into_iter().chain(hidden).collect();
-        if !rest.is_empty() {
-            let _ = writeln!(text, "              … {}", rest.join(", "));
-        }
-    }
 }
 
 fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &StackPrinter<'_>) {

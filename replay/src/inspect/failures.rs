@@ -1,6 +1,7 @@
 //! Failed requests: the memory at the failure, and the changes with which the request would have
 //! succeeded.
 
+use super::Since;
 use super::groups::{self, By, Group, Lists};
 use super::lines::StackLines;
 use super::past::{self, PastMemory};
@@ -99,7 +100,8 @@ pub enum Remedy {
     Defragment,
 }
 
-fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memory: &PastMemory) -> Failure {
+fn failure(snapshot: &Snapshot, place: PeakPlace, event: &Event, memory: &PastMemory) -> Failure {
+    let PeakPlace { device, event: number, .. } = place;
     let wanted = u64::try_from(event.size).unwrap_or(0);
     let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok());
     let device_free = device_free.filter(|&bytes| bytes < LARGEST_DEVICE);
@@ -110,7 +112,6 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
     };
     // Below a limit, only released memory makes room.
     let left = device_free.filter(|_| refused_by == RefusedBy::Device).unwrap_or(0);
-    let place = PeakPlace { device, of: PeakOf::InUse, event: number };
     let mut failure = Failure {
         device,
         event: number as u64,
@@ -169,17 +170,19 @@ fn failure(snapshot: &Snapshot, device: i64, number: usize, event: &Event, memor
     failure
 }
 
-pub(super) fn failures(snapshot: &Snapshot) -> Vec<Failure> {
+pub(super) fn failures(snapshot: &Snapshot, since: &Since) -> Vec<Failure> {
     let mut failures = Vec::new();
     for (device, trace) in (0..).zip(&snapshot.device_traces) {
-        if !trace.iter().any(|event| event.action == "oom") {
+        let from = since.of(device);
+        if !trace.iter().skip(from).any(|event| event.action == "oom") {
             continue;
         }
         let (mut memory, undo) = (past::at_end(snapshot, device), past::Undo::of(snapshot, trace));
         let first = failures.len();
-        for (number, event) in trace.iter().enumerate().rev() {
+        for (number, event) in trace.iter().enumerate().skip(from).rev() {
             if event.action == "oom" {
-                failures.push(failure(snapshot, device, number, event, &memory));
+                let place = PeakPlace { device, of: PeakOf::InUse, event: number, first: from };
+                failures.push(failure(snapshot, place, event, &memory));
             }
             undo.undo(&mut memory, number, event);
         }

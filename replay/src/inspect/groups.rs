@@ -1,7 +1,7 @@
 //! Groups the blocks that are not free by the place of the allocation.
 
 use super::lines::StackLines;
-use super::{EndState, blocks};
+use super::{EndState, Since, blocks};
 use cachalot_snapshot::{Event, Snapshot, Stack};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -27,6 +27,14 @@ pub struct Group {
     /// Age of the oldest block in microseconds. A lower bound for an allocation before the first
     /// event.
     pub oldest_us: Option<i64>,
+    /// Bytes of blocks that were allocated before the report's first event.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub earlier: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Group {
@@ -38,6 +46,7 @@ impl Group {
         self.largest = self.largest.max(other.largest);
         self.oldest_events = self.oldest_events.zip(other.oldest_events).map(|(one, other)| one.max(other));
         self.oldest_us = self.oldest_us.max(other.oldest_us);
+        self.earlier = self.earlier.saturating_add(other.earlier);
     }
 }
 
@@ -50,6 +59,8 @@ pub(super) struct LiveBlock<'s> {
     /// Age in events, and in microseconds.
     pub(super) events: Option<u64>,
     pub(super) us: Option<i64>,
+    /// Whether the block is older than the report's first event.
+    pub(super) is_earlier: bool,
 }
 
 /// Returns the number of the latest allocation at each address, from the trace of the device.
@@ -71,7 +82,7 @@ fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64,
 }
 
 /// Returns the blocks of a snapshot that are not free.
-pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
+pub(super) fn live<'s>(snapshot: &'s Snapshot, since: &Since) -> Vec<LiveBlock<'s>> {
     let of = |device: i64| snapshot.segments.iter().filter(move |segment| segment.device == device);
     let used = |segment| blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free);
     let traces: Vec<_> = (0..)
@@ -81,6 +92,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
     let mut found = Vec::new();
     for segment in &snapshot.segments {
         let trace = usize::try_from(segment.device).ok().and_then(|device| traces.get(device));
+        let first = since.of(segment.device);
         for (address, block) in blocks(segment).filter(|(_, block)| EndState::of(block) != EndState::Free) {
             let recorded = trace.and_then(|(trace, latest)| Some((*latest.get(&address)?, *trace)));
             let event = recorded.map(|(at, trace)| &trace[at]);
@@ -95,6 +107,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<LiveBlock<'_>> {
                 is_pending: EndState::of(block) == EndState::Pending,
                 events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
                 us,
+                is_earlier: first > 0 && recorded.is_none_or(|(at, _)| at < first),
             });
         }
     }
@@ -139,6 +152,7 @@ pub(super) fn group(found: &[LiveBlock<'_>], by: By) -> Vec<Group> {
             largest: 0,
             oldest_events: Some(0),
             oldest_us: live.us,
+            earlier: 0,
         });
         group.blocks += 1;
         group.bytes = group.bytes.saturating_add(live.size);
@@ -146,6 +160,7 @@ pub(super) fn group(found: &[LiveBlock<'_>], by: By) -> Vec<Group> {
         group.largest = group.largest.max(live.size);
         group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
         group.oldest_us = group.oldest_us.max(live.us);
+        group.earlier = group.earlier.saturating_add(if live.is_earlier { live.size } else { 0 });
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
     if let By::Place { frames } = by {

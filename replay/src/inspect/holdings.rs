@@ -3,7 +3,7 @@
 use super::groups::{LiveBlock, live};
 use super::past::{self, PastMemory};
 use super::peaks::{self, PeakPlace};
-use super::{At, PeakOf};
+use super::{At, PeakOf, Since};
 use cachalot_snapshot::{Event, Snapshot, Stack};
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,14 +30,14 @@ struct Table<'s>(HashMap<(i64, Option<&'s Stack>), Holding<'s>>);
 
 /// Returns the memory of every call stack at a time. At a peak, devices without events are left
 /// out.
-pub fn holdings(snapshot: &Snapshot, at: At) -> Vec<Holding<'_>> {
+pub fn holdings<'s>(snapshot: &'s Snapshot, since: &Since, at: At) -> Vec<Holding<'s>> {
     let mut table = Table::default();
     let trace = |device: i64| {
         let trace = usize::try_from(device).ok().and_then(|device| snapshot.device_traces.get(device));
         trace.map_or(&[][..], |trace| trace)
     };
     if at == At::End {
-        table.add_blocks(&live(snapshot));
+        table.add_blocks(&live(snapshot, since));
         let mut devices: Vec<i64> = snapshot.segments.iter().map(|segment| segment.device).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -46,8 +46,8 @@ pub fn holdings(snapshot: &Snapshot, at: At) -> Vec<Holding<'_>> {
         }
     } else {
         let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
-        peaks::at_peaks(snapshot, |memory, place| {
-            let PeakPlace { device, of, event } = place;
+        peaks::at_peaks(snapshot, since, |memory, place| {
+            let PeakPlace { device, of, event, .. } = place;
             if of != other {
                 table.add_blocks(&peaks::live(memory, snapshot, place));
                 table.add_segments(snapshot, memory, device, &trace(device)[..event]);

@@ -20,10 +20,12 @@ pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
 
+pub(crate) use past::{large_page, page};
 pub(crate) use segments::at_end as segments_at_end;
 
 use cachalot_snapshot::{Block, Segment, Snapshot};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The report on a snapshot. Sizes are in bytes.
 #[derive(Debug, Clone, Serialize)]
@@ -43,20 +45,32 @@ pub struct Report {
     pub failures: Vec<Failure>,
 }
 
-/// Reports on a snapshot.
-pub fn inspect(snapshot: &Snapshot, lists: Lists) -> Report {
-    let live = groups::live(snapshot);
-    let mut peaks = peaks::peaks(snapshot, lists);
+/// The first events of a report, by device. Peaks and failures before them are not in the report;
+/// what they tell of blocks is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Since(pub BTreeMap<i64, usize>);
+
+impl Since {
+    /// Returns the number of a device's events before the report.
+    fn of(&self, device: i64) -> usize {
+        self.0.get(&device).copied().unwrap_or(0)
+    }
+}
+
+/// Reports on a snapshot, from its first events on.
+pub fn inspect(snapshot: &Snapshot, since: &Since, lists: Lists) -> Report {
+    let live = groups::live(snapshot, since);
+    let mut peaks = peaks::peaks(snapshot, since, lists);
     // One event, as with enabled='state', is no history.
     let events = |device: i64| snapshot.device_traces.get(usize::try_from(device).ok()?).map(Vec::len);
     peaks.retain(|peak| events(peak.device) != Some(1));
     Report {
-        totals: totals::totals(snapshot),
+        totals: totals::totals(snapshot, since),
         peaks,
         largest: groups::largest(&live, lists),
         oldest: groups::oldest(snapshot, &live, lists),
         segments: segments::fragmented(snapshot, lists.most),
-        failures: failures::failures(snapshot),
+        failures: failures::failures(snapshot, since),
     }
 }
 
@@ -111,17 +125,17 @@ pub struct Sums {
 }
 
 /// Returns the totals by device, and all groups of blocks that are not free.
-pub(crate) fn held(snapshot: &Snapshot, at: At, by: By) -> (Vec<(i64, Sums)>, Vec<Group>) {
+pub(crate) fn held(snapshot: &Snapshot, since: &Since, at: At, by: By) -> (Vec<(i64, Sums)>, Vec<Group>) {
     if at == At::End {
         let of = |totals: Totals| {
             let Totals { reserved, allocated, pending, .. } = totals;
             (totals.device, Sums { reserved, allocated, pending })
         };
-        let totals = totals::totals(snapshot).into_iter().map(of).collect();
-        return (totals, groups::group(&groups::live(snapshot), by));
+        let totals = totals::totals(snapshot, since).into_iter().map(of).collect();
+        return (totals, groups::group(&groups::live(snapshot, since), by));
     }
     let other = if at == At::Reserved { PeakOf::InUse } else { PeakOf::Reserved };
-    let mut peaks = peaks::peaks(snapshot, Lists { most: usize::MAX, by });
+    let mut peaks = peaks::peaks(snapshot, since, Lists { most: usize::MAX, by });
     peaks.retain(|peak| peak.of != other);
     let of = |peak: &Peak| {
         let Peak { reserved, allocated, pending, .. } = *peak;

@@ -25,14 +25,14 @@ impl Placement {
 pub(super) type PastMemory = memory::Memory<Placement, ()>;
 
 /// Returns the size of large pages in expandable segments, from the settings of a snapshot.
-pub(super) fn large_page(snapshot: &Snapshot) -> u64 {
+pub(crate) fn large_page(snapshot: &Snapshot) -> u64 {
     let text = snapshot.allocator_settings.as_ref().and_then(|settings| settings.string.as_deref());
     let config = text.and_then(|text| cachalot_policies::parse(text).ok()).unwrap_or_default();
     config.large_segment_size()
 }
 
 /// Returns the size of a segment's pages, or 0 for a segment that is released as a whole.
-pub(super) fn page(segment: &Segment, large_page: u64) -> u64 {
+pub(crate) fn page(segment: &Segment, large_page: u64) -> u64 {
     match (segment.is_expandable.unwrap_or_default(), segment.segment_type.as_deref()) {
         (false, _) => 0,
         (true, Some("small")) => SMALL_PAGE,

@@ -1,5 +1,6 @@
 //! The state of each device at the peaks of reserved memory and of memory in use.
 
+use super::Since;
 use super::groups::{Group, Lists, LiveBlock, largest};
 use super::past::{self, PastMemory};
 use crate::memory::Block;
@@ -60,9 +61,9 @@ pub enum PeakOf {
 
 /// Returns the peaks of every device with events: a single peak if both quantities peak at a common
 /// time, or reserved memory is constant.
-pub(super) fn peaks(snapshot: &Snapshot, lists: Lists) -> Vec<Peak> {
+pub(super) fn peaks(snapshot: &Snapshot, since: &Since, lists: Lists) -> Vec<Peak> {
     let mut peaks = Vec::new();
-    at_peaks(snapshot, |memory, place| peaks.push(peak(memory, snapshot, place, lists)));
+    at_peaks(snapshot, since, |memory, place| peaks.push(peak(memory, snapshot, place, lists)));
     peaks.sort_by_key(|peak| (peak.device, peak.of == PeakOf::InUse));
     peaks
 }
@@ -74,14 +75,20 @@ pub(super) struct PeakPlace {
     pub(super) of: PeakOf,
     /// Number of earlier events.
     pub(super) event: usize,
+    /// Number of the first event of the report.
+    pub(super) first: usize,
 }
 
 /// Calls `visit` with the memory at the peaks of every device with events, the later peak of a
 /// device first.
-pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, PeakPlace)) {
-    for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
-        let [reserved, in_use] = highest(snapshot, device, trace);
-        let mut wanted = if reserved == 0 || reserved == in_use {
+pub(super) fn at_peaks(snapshot: &Snapshot, since: &Since, mut visit: impl FnMut(&PastMemory, PeakPlace)) {
+    for (device, trace) in (0..).zip(&snapshot.device_traces) {
+        let first = since.of(device);
+        if trace.len() <= first {
+            continue;
+        }
+        let [reserved, in_use] = highest(snapshot, device, trace, first);
+        let mut wanted = if reserved == first || reserved == in_use {
             vec![(in_use, PeakOf::Both)]
         } else {
             vec![(reserved, PeakOf::Reserved), (in_use, PeakOf::InUse)]
@@ -95,7 +102,7 @@ pub(super) fn at_peaks(snapshot: &Snapshot, mut visit: impl FnMut(&PastMemory, P
                 undo.undo(&mut memory, number, &trace[number]);
             }
             at = event;
-            visit(&memory, PeakPlace { device, of, event });
+            visit(&memory, PeakPlace { device, of, event, first });
         }
     }
 }
@@ -105,11 +112,12 @@ fn in_use(memory: &PastMemory) -> u64 {
     memory.allocated().saturating_add(memory.pending())
 }
 
-/// Returns the number of events before the first peak of reserved memory, and of memory in use.
-fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
+/// Returns the number of events before the first peak of reserved memory, and of memory in use,
+/// from event number `first` on.
+fn highest(snapshot: &Snapshot, device: i64, trace: &[Event], first: usize) -> [usize; 2] {
     let (mut memory, undo) = (past::at_end(snapshot, device), past::Undo::of(snapshot, trace));
     let mut found = [(memory.reserved(), trace.len()), (in_use(&memory), trace.len())];
-    for (number, event) in trace.iter().enumerate().rev() {
+    for (number, event) in trace.iter().enumerate().skip(first).rev() {
         undo.undo(&mut memory, number, event);
         for (best, now) in found.iter_mut().zip([memory.reserved(), in_use(&memory)]) {
             if now >= best.0 {
@@ -119,17 +127,14 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     }
     let [(_, mut reserved), (_, in_use)] = found;
     // Memory is reserved for a request, which follows in the trace.
-    while reserved > 0 && trace.get(reserved).is_some_and(|event| event.action.starts_with("segment_")) {
-        reserved += 1;
-    }
-    if reserved > 0 && trace.get(reserved).is_some_and(|event| event.action == "alloc") {
+    if reserved > first && trace.get(reserved).is_some_and(|event| event.action == "alloc") {
         reserved += 1;
     }
     [reserved, in_use]
 }
 
 fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists) -> Peak {
-    let PeakPlace { device, of, event } = place;
+    let PeakPlace { device, of, event, .. } = place;
     let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
     let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
     let time = |event: &Event| event.time_us;
@@ -171,7 +176,7 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists
 
 /// Returns the blocks at a time, with the stacks of the allocations.
 pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakPlace) -> Vec<LiveBlock<'s>> {
-    let PeakPlace { device, event: end, .. } = place;
+    let PeakPlace { device, event: end, first, .. } = place;
     let trace = usize::try_from(device).map_or(&[][..], |device| &snapshot.device_traces[device]);
     let mut wanted: HashMap<u64, Option<usize>> = memory.blocks().keys().map(|&address| (address, None)).collect();
     for (number, event) in trace[..end].iter().enumerate().rev() {
@@ -198,6 +203,7 @@ pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakP
             size: block.size,
             is_pending: block.pending,
             events: number.map(|number| (end - number) as u64),
+            is_earlier: first > 0 && number.is_none_or(|number| number < first),
             us: event.or(trace.first()).and_then(age),
         }
     };

@@ -1,6 +1,6 @@
 //! Totals of each device.
 
-use super::{EndState, blocks, fragmentation, past};
+use super::{EndState, Since, blocks, fragmentation, past};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ pub struct Totals {
     pub events: u64,
 }
 
-pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
+pub(super) fn totals(snapshot: &Snapshot, since: &Since) -> Vec<Totals> {
     let mut devices = BTreeMap::<i64, (Totals, BTreeSet<i64>)>::new();
     let large_page = past::large_page(snapshot);
     let host = snapshot.host_segments.iter().flatten();
@@ -89,7 +89,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
     }
     for (device, events) in (0..).zip(&snapshot.device_traces) {
         if !events.is_empty() {
-            devices.entry(device).or_default().0.events = events.len() as u64;
+            devices.entry(device).or_default().0.events = events.len().saturating_sub(since.of(device)) as u64;
         }
     }
     let finish = |(device, (mut totals, streams)): (i64, (Totals, BTreeSet<i64>))| {

@@ -110,12 +110,22 @@ pub struct Answer {
     pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.
     pub rescues: Vec<Rescue>,
+    /// The part of the history that the answer is about, in words. `None` for all of it.
+    #[serde(skip)]
+    pub range: Option<String>,
     /// Whether the limit is known under which requests failed.
     #[serde(skip)]
     pub tells_limit: bool,
 }
 
 impl Answer {
+    /// Returns the answer as that of a part of a history, if `range` names one.
+    #[must_use]
+    pub fn in_range(self, range: Option<String>) -> Self {
+        let cut_to_events = self.cut_to_events.filter(|_| range.is_none());
+        Self { cut_to_events, range, ..self }
+    }
+
     /// Returns the peak that the advised setting's peak is compared with: that of the replay with
     /// the program's settings, which starts and ends as the setting's own replay does.
     pub fn compared_bytes(&self) -> u64 {
@@ -215,6 +225,7 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
         largest_failed_bytes: recorded.largest_failed_bytes,
         cut_to_events: None,
         rescues: Vec::new(),
+        range: None,
         tells_limit: recorded.tells_limit,
     }
 }

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 /// Writes the events of a device. For `OUT.csv` and `OUT.csv.gz`, the end of the program goes into
 /// a second file, `OUT.expected.json.gz`, without which a history that starts in the middle of a
 /// program cannot be replayed.
-pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
-    let traces = Trace::load(file)?;
-    let trace = choose(file, &traces, device)?;
+pub(super) fn export(file: &Path, traces: &[Trace], output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
+    let trace = choose(file, traces, device)?;
     super::super::announce_remarks(trace);
     written_as_named(output, |to| events(to, trace))?;
     if let (Some(end), Some(beside)) = (&trace.expected, beside(output)) {

@@ -9,7 +9,9 @@ mod sqlite;
 
 use super::diff::Time;
 use super::progress::Progress;
+use super::range::{RangeArgs, UntilArgs};
 use super::{BAD_INPUT, inspect};
+use cachalot_replay::range::{self, EarlierStacks};
 use cachalot_replay::trace::BadInput;
 use cachalot_snapshot::{Event, Snapshot, Stack, metrics};
 use clap::ValueEnum;
@@ -33,6 +35,10 @@ csv          the events of a device as a record for `cachalot replay`, with
              the end of the program in NAME.expected.json.gz next to it
 sqlite       a database with segments, blocks, events, stacks
 
+--from and --until write a range of the history, as --from and --to choose one
+in `inspect`: --to is the format here. Openmetrics, and pprof without --at, tell
+the memory at its end.
+
 A name that ends in .gz compresses perfetto, openmetrics and csv; pprof is
 always compressed.
 
@@ -43,7 +49,8 @@ Examples:
   cachalot export snapshot.pickle --to perfetto -o memory.perfetto-trace
   cachalot export snapshot.pickle --to pprof --at reserved -o memory.pb.gz
   cachalot export snapshot.pickle --to openmetrics -o /dev/stdout
-  cachalot export snapshot.pickle --to sqlite -o memory.db";
+  cachalot export snapshot.pickle --to sqlite -o memory.db
+  cachalot export snapshot.pickle --to csv --from step:3 --until step:3 -o step.csv";
 
 /// Write a memory snapshot for Perfetto, pprof, Prometheus, SQLite, or as a trace
 #[allow(clippy::doc_markdown, reason = "the help has the text of the comments")]
@@ -69,6 +76,8 @@ pub(crate) struct ExportArgs {
     /// For perfetto: a trace of torch.profiler, whose clock the times are set to
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    #[command(flatten)]
+    range: UntilArgs,
     #[arg(value_name = "FILE", help = "A snapshot: .pickle, .json, also .gz")]
     file: PathBuf,
 }
@@ -137,30 +146,35 @@ fn export(args: &ExportArgs) -> Result<(), ExportFailure> {
             "{option} is not an option of this format: `cachalot export --help`"
         )));
     }
+    let range = RangeArgs::from(args.range.clone());
     if args.to == Format::Csv {
-        return csv_trace::export(&args.file, &args.output, args.device);
+        let traces = range.traces(&args.file)?;
+        return csv_trace::export(&args.file, &traces, &args.output, args.device);
     }
-    let snapshot = inspect::load(&args.file)?;
+    let mut snapshot = inspect::load(&args.file)?;
+    let (found, since) = range.rewind(&args.file, &mut snapshot)?;
+    if args.to == Format::Pprof {
+        let at = args.at.unwrap_or(Time::End);
+        if at != Time::End && snapshot.device_traces.iter().all(Vec::is_empty) {
+            let what = "no events were recorded, and without events there is no peak: use --at end";
+            return Err(BadInput::whole(&args.file, what).into());
+        }
+        written(&args.output, |to| pprof::write(to, &snapshot, &since, at))?;
+        return Ok(());
+    }
+    let before = found.map_or_else(EarlierStacks::default, |range| range::cut(&mut snapshot, &range));
     match args.to {
         Format::Perfetto => {
             let base_ns = args.profile.as_deref().map(profile::base_time_ns).transpose()?.unwrap_or(0);
-            let options = perfetto::Options { base_ns, blocks: args.blocks.unwrap_or(1000) };
+            let options = perfetto::Options { base_ns, blocks: args.blocks.unwrap_or(1000), before };
             written_as_named(&args.output, |to| perfetto::write(to, &snapshot, &name_of(&args.file), &options))?;
-        }
-        Format::Pprof => {
-            let at = args.at.unwrap_or(Time::End);
-            if at != Time::End && snapshot.device_traces.iter().all(Vec::is_empty) {
-                let what = "no events were recorded, and without events there is no peak: use --at end";
-                return Err(BadInput::whole(&args.file, what).into());
-            }
-            written(&args.output, |to| pprof::write(to, &snapshot, at))?;
         }
         Format::Openmetrics => {
             let text = metrics::of_snapshot(&snapshot);
             written_as_named(&args.output, |to| to.write_all(text.as_bytes()))?;
         }
         Format::Sqlite => sqlite::write(&args.output, &snapshot, &name_of(&args.file))?,
-        Format::Csv => unreachable!("written above"),
+        Format::Csv | Format::Pprof => unreachable!("written above"),
     }
     Ok(())
 }

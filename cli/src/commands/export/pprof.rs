@@ -4,7 +4,7 @@
 //! github.com/google/pprof.
 
 use super::super::diff::Time;
-use cachalot_replay::inspect::{Holding, holdings};
+use cachalot_replay::inspect::{Holding, Since, holdings};
 use cachalot_snapshot::{Frame, Snapshot, Stack};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -122,8 +122,8 @@ struct Builder {
 }
 
 /// Writes the profile of a snapshot at a time.
-pub(super) fn write(to: &mut dyn Write, snapshot: &Snapshot, at: Time) -> io::Result<()> {
-    let mut found = holdings(snapshot, at.into());
+pub(super) fn write(to: &mut dyn Write, snapshot: &Snapshot, since: &Since, at: Time) -> io::Result<()> {
+    let mut found = holdings(snapshot, since, at.into());
     // The order of the holdings is random, and files of one snapshot are equal.
     found.sort_by_cached_key(|holding| (holding.device, holding.stack.map(lines)));
     let profile = Builder::new().build(snapshot, &found);

@@ -27,8 +27,11 @@ pub(super) struct Answer {
     pub(super) after_us: Option<i64>,
     /// The memory when the most was in use.
     pub(super) fullest: Stuck,
-    /// Number of events.
+    /// Number of events of the whole history.
     pub(super) events: usize,
+    /// The range in words, if the answer is about one.
+    #[serde(skip)]
+    pub(super) range: Option<String>,
     /// Number of failed requests, and bytes of the largest.
     pub(super) ooms: usize,
     pub(super) largest_failed_bytes: u64,
@@ -47,6 +50,7 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
     let first = history.events.first().map_or(0, |event| event.time);
     let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time.wrapping_sub(first));
     let sums = fullest.sums;
+    let first_event = history.part.as_ref().map_or(0, |part| part.first);
     let (mut idle, mut kept) = ((0_u64, 0), 0_u64);
     for &(pool, bytes, segments) in &shown.free_parts.idle {
         if history.names.is_private(pool) {
@@ -60,7 +64,7 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
         of_record: history.answer.clone(),
         rescue: history.answer.as_ref().filter(|answer| answer.replayed_bytes.is_some()).and_then(rescue),
         peak_reserved_bytes: peak.sums.reserved,
-        event: peak.state,
+        event: peak.state + first_event as u32,
         after_us: at.filter(|_| history.has_times),
         fullest: Stuck {
             reserved_bytes: sums.reserved,
@@ -71,7 +75,8 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
             idle_segments: idle.1,
             kept_bytes: kept,
         },
-        events: history.events.len(),
+        events: history.part.as_ref().map_or(history.events.len(), |part| part.events),
+        range: history.part.as_ref().map(|part| part.words.clone()),
         ooms: failed().count(),
         largest_failed_bytes: failed().map(|event| event.size).max().unwrap_or(0),
         tells_config: history.tells_config,
@@ -107,9 +112,10 @@ impl Answer {
             let end = sentence_at_end(&at_end(history));
             return format!("{end} Note: the history cannot be used, and the figures of the page are wrong: {why}.");
         }
+        let of = if self.range.is_some() { " of the range" } else { "" };
         let when = match self.after_us {
-            Some(0) => "at the first event".to_owned(),
-            Some(us) => format!("{} after the first event", duration(us)),
+            Some(0) => format!("at the first event{of}"),
+            Some(us) => format!("{} after the first event{of}", duration(us)),
             None => format!("at event {} of {}", grouped(self.event.into()), grouped(self.events as u64)),
         };
         let mut text = self.of_record.as_ref().map_or_else(
@@ -128,7 +134,9 @@ impl Answer {
     /// Returns the figures of a history that is too long for a replay.
     fn words_without_replay(&self, when: &str) -> String {
         let (peak, most) = (show(self.peak_reserved_bytes), show(self.fullest.in_use_bytes));
-        let text = if self.is_cut {
+        let text = if let Some(range) = &self.range {
+            format!("In the range ({range}), {peak} were reserved at the peak, {when}, and at most {most} were in use.")
+        } else if self.is_cut {
             let of = last(self.events as u64);
             format!("{of}{peak} were reserved at the peak, {when}, and at most {most} were in use.")
         } else {

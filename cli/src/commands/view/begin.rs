@@ -3,7 +3,7 @@
 
 use super::history::{Action, Event, History, HistoryMemory, Kind, Origin, Pages, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};
-use cachalot_replay::memory::{Part, rounded};
+use cachalot_replay::memory::{Block, Part, rounded};
 use rustc_hash::FxHashMap;
 
 /// The memory before the first event.
@@ -33,6 +33,13 @@ pub(super) fn begin(history: &History) -> Begin {
         begin.undo(number as u32, event, pages);
         if event.action == Action::FreeCompleted && (completes_alone || number == 0) {
             begin.memory.undo_free_requested(event.addr, event.size, NO_STACK);
+        }
+    }
+    let before = history.part.iter().flat_map(|part| &part.before);
+    for (&address, &stack) in before {
+        let block = begin.memory.blocks().get(&address).copied().filter(|block| block.of == NO_STACK);
+        if let Some(block) = block {
+            begin.memory.set_block(address, Some(Block { of: stack, ..block }));
         }
     }
     for stack in begin.memory.kept_mut().filter(|stack| **stack == NO_STACK) {
@@ -114,6 +121,7 @@ mod tests {
             remarks: Vec::new(),
             tells_config: true,
             is_cut: false,
+            part: None,
         }
     }
 

@@ -45,7 +45,12 @@ struct Header<'a> {
     label: &'a str,
     device: i64,
     config: &'a str,
+    /// Number of events shown, and of those before them and in the whole history.
     events: usize,
+    first_event: usize,
+    all_events: usize,
+    /// Whether the page shows a range of the history.
+    is_range: bool,
     step: u32,
     has_times: bool,
     /// Peak moments of reserved memory and of memory in use.
@@ -251,6 +256,9 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
         device: history.device,
         config: &history.config,
         events: history.events.len(),
+        first_event: history.part.as_ref().map_or(0, |part| part.first),
+        all_events: history.part.as_ref().map_or(history.events.len(), |part| part.events),
+        is_range: history.part.is_some(),
         step: shown.step,
         has_times: history.has_times,
         peaks: shown.peaks,

@@ -5,6 +5,7 @@ use cachalot_core::config::POLICIES;
 use cachalot_replay::memory;
 use cachalot_replay::tune::Answer;
 use cachalot_snapshot::Annotation;
+use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
 /// The kind of an event.
@@ -190,4 +191,18 @@ pub(super) struct History {
     pub(super) tells_config: bool,
     /// Whether the history starts in the middle of the program.
     pub(super) is_cut: bool,
+    /// The place of a range in the whole history. `None` for all of it.
+    pub(super) part: Option<HistoryPart>,
+}
+
+/// The place of a range in a history.
+#[derive(Debug, Clone)]
+pub(super) struct HistoryPart {
+    /// The range in words.
+    pub(super) words: String,
+    /// Number of events before the range, and in the whole history.
+    pub(super) first: usize,
+    pub(super) events: usize,
+    /// The numbers of the stacks of the blocks from before the range, by address.
+    pub(super) before: FxHashMap<u64, u32>,
 }

@@ -21,6 +21,7 @@ mod stacks;
 
 use super::bytes;
 use super::progress::Progress;
+use super::range::RangeArgs;
 use super::{BAD_INPUT, SCHEMA, print};
 use answer::Answer;
 use cachalot_core::Config;
@@ -55,6 +56,9 @@ which the command also prints, says how much was reserved and live at most, and
 which setting of PyTorch's allocator would have saved some of it. The history is
 replayed for it, unless it has more than four million events.
 
+--from and --to show a range of the history: its events, the memory before them,
+and the peaks within it.
+
 --json prints an object for each file,
 device and configuration with schema, file, label, device, config, answer (with
 sentence, of_record, rescue, fullest); sizes in bytes.
@@ -66,6 +70,7 @@ const EXAMPLES: &str = "\
 Examples:
   cachalot view snapshot.pickle -o memory.html
   cachalot view before.pickle after.pickle -o both.html
+  cachalot view --from step:3 --to step:4 snapshot.pickle -o two_steps.html
   cachalot view --config expandable_segments:True snapshot.pickle -o both.html";
 
 /// Most moments of a device.
@@ -120,6 +125,8 @@ pub(crate) struct ViewArgs {
     /// Print a JSON object for each file, device and configuration instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    range: RangeArgs,
     #[arg(
         required = true,
         value_name = "FILE",
@@ -226,7 +233,7 @@ fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
     let each = (args.files.len() * (1 + args.configs.len())) as u64;
     let mut sources = Vec::new();
     for file in &args.files {
-        let recorded = load(file).map_err(|complaint| (BAD_INPUT, complaint))?;
+        let recorded = load(file, &args.range).map_err(|complaint| (BAD_INPUT, complaint))?;
         if recorded.is_empty() {
             return Err((BAD_INPUT, format!("{}: the snapshot has neither segments nor events", file.display())));
         }
@@ -239,7 +246,9 @@ fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
         let mut replays = Vec::new();
         for (name, config) in &args.configs {
             let of_replay = |error: ReplayError| (super::status_of(&error), error.to_string());
-            for history in source::replay(file, &recorded, config, name, args.limit).map_err(of_replay)? {
+            for history in
+                source::replay((file, &args.range), &recorded, config, name, args.limit).map_err(of_replay)?
+            {
                 let other = own.iter().find(|other| other.device == history.device);
                 replays.push(
                     source_of(file, &history, recorded.len() > 1, share, other.map(|other| &other.answer))
@@ -254,10 +263,10 @@ fn sources(args: &ViewArgs) -> Result<Vec<Source>, ViewFailure> {
 }
 
 /// Reads a file. On a terminal a slow read shows a progress bar.
-fn load(file: &Path) -> Result<Vec<History>, String> {
+fn load(file: &Path, range: &RangeArgs) -> Result<Vec<History>, String> {
     let progress = Progress::new(fs::metadata(file).map_or(0, |data| data.len()));
     progress.begin("reading");
-    let loaded = source::load(file, |bytes| progress.advance(bytes), || progress.begin("replaying"))
+    let loaded = source::load(file, range, |bytes| progress.advance(bytes), || progress.begin("replaying"))
         .map_err(|error| error.to_string());
     progress.finish();
     loaded

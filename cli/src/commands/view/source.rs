@@ -1,20 +1,27 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, Pages, UNKNOWN};
+use super::history::{Action, Event, History, HistoryMemory, HistoryPart, Kind, Names, Origin, Pages, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
+use crate::commands::range::{RangeArgs, words_of};
 use cachalot_core::{Config, PoolId, PoolKind, TraceEntry};
 use cachalot_replay::memory::{Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
 use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Pools, Trace, snapshot};
 use cachalot_replay::tune;
 use cachalot_snapshot::{Segment, Snapshot};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number
 /// of bytes after each read, and `begin` is called before the program of a history is replayed.
-pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Result<Vec<History>, BadInput> {
+pub(super) fn load(
+    file: &Path,
+    range: &RangeArgs,
+    watch: impl FnMut(u64),
+    begin: impl Fn(),
+) -> Result<Vec<History>, BadInput> {
     let label = match file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned() {
         name if name == "-" => trace::base_name(file),
         name => name,
@@ -23,6 +30,9 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
         begin();
         Some(tune::answer_of(trace))
     };
+    if range.is_given() {
+        return ranged(file, range, &label, watch, answer);
+    }
     if snapshot::is_record(file)? {
         let history = |trace: &Trace| {
             super::super::announce_remarks(trace);
@@ -52,6 +62,50 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
             (names.clone(), stacks.clone())
         };
         histories.extend(answered(file, read, &label, names, stacks, answer));
+    }
+    Ok(histories)
+}
+
+/// Returns the histories of a range of each snapshot of a file.
+fn ranged(
+    file: &Path,
+    range: &RangeArgs,
+    label: &str,
+    watch: impl FnMut(u64),
+    answer: impl Fn(&Trace) -> Option<tune::Answer>,
+) -> Result<Vec<History>, BadInput> {
+    if snapshot::is_record(file)? {
+        return Err(BadInput::whole(file, "--from and --to need a memory snapshot, which has the state at the end"));
+    }
+    let mut histories = Vec::new();
+    for (rank, mut snapshot) in snapshot::load_all_watched(file, watch)? {
+        let (found, before) = range.cut(file, &mut snapshot)?;
+        let (mut names, mut stacks) = (Names::default(), Stacks::default());
+        let mut numbers = BTreeMap::<i64, FxHashMap<u64, u32>>::new();
+        for ((device, address), stack) in &before {
+            numbers.entry(*device).or_default().insert(*address, stacks.number(Some(stack), None));
+        }
+        let Snapshot { segments, device_traces, allocator_settings, external_annotations, host_segments, .. } =
+            snapshot;
+        let mut all = |events: Vec<cachalot_snapshot::Event>| {
+            events.iter().map(|event| of_event(event, &mut names, &mut stacks)).collect()
+        };
+        let device_traces = device_traces.into_iter().map(&mut all).collect();
+        let rest = Snapshot::default();
+        let read =
+            Snapshot { segments, device_traces, allocator_settings, external_annotations, host_segments, ..rest };
+        let own = answered(file, read, &snapshot::ranked(label, &rank), names, stacks, &answer);
+        histories.extend(own.into_iter().map(|history| {
+            let span = found.iter().flat_map(|found| &found.devices).find(|span| span.device == history.device);
+            let part = span.map(|span| HistoryPart {
+                words: words_of(span),
+                first: span.from_event,
+                events: span.events,
+                before: numbers.remove(&span.device).unwrap_or_default(),
+            });
+            let answer = history.answer.map(|answer| answer.in_range(part.as_ref().map(|part| part.words.clone())));
+            History { answer, is_cut: history.is_cut && part.is_none(), part, ..history }
+        }));
     }
     Ok(histories)
 }
@@ -222,6 +276,7 @@ fn of_snapshot(
         stacks: Rc::clone(&stacks),
         tells_config,
         is_cut: false,
+        part: None,
         answer: None,
         contradiction: None,
         remarks: Vec::new(),
@@ -288,6 +343,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
         has_times: false,
         tells_config: trace.tells_config(),
         is_cut: trace.is_cut,
+        part: None,
         answer: None,
         contradiction: None,
         remarks: Vec::new(),
@@ -335,13 +391,13 @@ fn of_segment(segment: &trace::Segment) -> Segment {
 /// Replays every device of a file with another configuration. `recorded` has the histories of the
 /// file, whose stacks and times the replayed requests get.
 pub(super) fn replay(
-    file: &Path,
+    (file, range): (&Path, &RangeArgs),
     recorded: &[History],
     config: &Config,
     name: &str,
     limit: Option<u64>,
 ) -> Result<Vec<History>, ReplayError> {
-    let traces = Trace::load(file).map_err(ReplayError::Input)?;
+    let traces = range.traces(file).map_err(ReplayError::Input)?;
     // A device with a history that cannot be used has no record.
     let mut with_events = recorded.iter().filter(|history| !history.events.is_empty());
     let own = |trace: &Trace| with_events.find(|history| history.device == trace.device);
@@ -409,6 +465,7 @@ fn replay_one(
         has_times: recorded.has_times,
         tells_config: true,
         is_cut: false,
+        part: None,
         answer: None,
         contradiction: None,
         remarks: Vec::new(),

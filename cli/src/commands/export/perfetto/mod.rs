@@ -17,6 +17,7 @@ mod tracks;
 
 use super::{EventTimes, progress_of};
 use cachalot_replay::inspect::{Change, History, Placement, Sums};
+use cachalot_replay::range::EarlierStacks;
 use cachalot_snapshot::{Event, Frame, Snapshot, Stack};
 use std::io::{self, Write};
 use tracks::{Tracks, text, uint};
@@ -27,6 +28,8 @@ pub(super) struct Options {
     pub(super) base_ns: i64,
     /// Number of blocks.
     pub(super) blocks: usize,
+    /// The stacks of the blocks from before a range.
+    pub(super) before: EarlierStacks,
 }
 
 /// Most pairs of pool and stream with counters: those with the most reserved memory.
@@ -46,7 +49,12 @@ pub(super) fn write(to: &mut dyn Write, snapshot: &Snapshot, name: &str, options
     devices.dedup();
     for device in devices {
         let mut largest = blocks::Largest::new(snapshot, device, options.blocks);
-        let history = History::of(snapshot, device, |life| largest.add(life));
+        let history = History::of(snapshot, device, |mut life| {
+            if life.start.is_none() {
+                life.stack = life.stack.or_else(|| options.before.get(&(device, life.address)));
+            }
+            largest.add(life);
+        });
         let parent = tracks.track(Some(root), &format!("device {device}"), device as i32)?;
         let events = usize::try_from(device).ok().and_then(|device| snapshot.device_traces.get(device));
         let events = events.map_or(&[][..], |events| events);

@@ -126,7 +126,7 @@ function writeMoment(panel) {
     ...(source.failures.length > 0 ? [jump(plural(source.failures.length, "failed request"), () => nextFailure(panel), "failed")] : []),
     jump("end", () => source.count - 1));
   panel.line.replaceChildren(
-    element("span", { className: "now" }, `event ${grouped(source.state[moment])} of ${grouped(source.events)}${at}`),
+    element("span", { className: "now" }, `event ${grouped(source.state[moment])} of ${grouped(source.all_events)}${at}`),
     ...facts.map((fact) => element("span", {}, fact)), jumps);
 }
 
@@ -180,8 +180,8 @@ function writeDetail() {
     const isPending = panel && blocks.freed[block] <= panel.moment;
     facts.push(`${bytes(blocks.bytes[block])} at 0x${blocks.address[block].toString(16)}, ${stream}, ${pool}`);
     const birth = source.state[blocks.birth[block]];
-    const since = birth === 0 ? "from before the first event" : `since event ${grouped(birth)}`;
-    const end = blocks.death[block] < source.count ? `until event ${grouped(source.state[blocks.death[block]])}` : "until the end";
+    const since = birth === source.state[0] ? `from before the ${source.is_range ? "range" : "first event"}` : `since event ${grouped(birth)}`;
+    const end = blocks.death[block] < source.count ? `until event ${grouped(source.state[blocks.death[block]])}` : `until the end${source.is_range ? " of the range" : ""}`;
     facts.push(`${since}, ${end}${isPending ? "; pending: freed, and still used by other streams" : ""}`);
   }
   fillStack($("detail"), source, stack, facts);

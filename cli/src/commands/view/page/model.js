@@ -14,7 +14,7 @@ class Source {
     Object.assign(this, data);
     this.name = `${data.label}${data.is_one_of_several ? ` · device ${data.device}` : ""}`;
     this.count = columns.moment_state.length;
-    this.state = columns.moment_state;
+    this.state = columns.moment_state.map((state) => state + data.first_event);
     this.time = data.has_times ? columns.moment_time : null;
     this.reserved = columns.moment_reserved;
     this.mostReserved = columns.moment_most_reserved;
