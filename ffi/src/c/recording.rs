@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// `allocator` is the handle of `instance`.
 pub(crate) fn start(instance: &Instance, allocator: *const cachalot_allocator, options: &Options) -> Outcome {
     let events = options.events;
+    if events == 0 && instance.recorder.events() == 0 {
+        // It is off. A trace goes on, and the clock is not read.
+        return Ok(());
+    }
     for device in instance.devices() {
         instance.allocator.trace(device)?.record_with(events, EventTimes::Numbered)?;
     }
