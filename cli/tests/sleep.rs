@@ -210,7 +210,7 @@ fn all_processes_are_a_table_and_none_is_a_sentence() {
     let all = object(&cachalot(&shared, &["status", "--json"]));
     assert_eq!(all["processes"].as_array().map(Vec::len), Some(2));
     let alone = words(&cachalot(&shared, &["status", "one"]));
-    assert!(alone.contains("is awake for 0 us, and idle for 5.0 min"), "{alone}");
+    assert!(alone.contains("is awake for 0 µs, and idle for 5.0 min"), "{alone}");
 }
 
 #[test]
