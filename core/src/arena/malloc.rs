@@ -100,7 +100,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn malloc_flagged(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.driver.flags.load();
         if bytes > 0 && word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.traced(word, bytes, stream, Polled::No);
+            return self.traced(word, bytes, stream);
         }
         self.malloc(bytes, stream)
     }
@@ -136,12 +136,11 @@ impl<P: Platform> OnDevice<'_, P> {
     fn by_flags(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // With a trace and nothing else, a hit in the cache is still one lookup under one lock.
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.traced(word, bytes, stream, Polled::No);
+            return self.traced(word, bytes, stream);
         }
-        // The same is true of events that every request polls, also with a trace. Even rounded up,
-        // these `bytes` are below the limit, so nothing is polled for a request that is too large.
-        let others = !(flags::FAST_PATH_FLAGS | flags::PENDING | flags::TRACE);
-        let waits = word & flags::PENDING != 0 && word & others == 0;
+        // The same is true of events that every request polls. Even rounded up, these `bytes` are
+        // below the limit, so nothing is polled for a request that is too large.
+        let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.after_poll(bytes, stream);
         }
@@ -161,7 +160,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// This code is separate from [`serve_cached`](Arena::serve_cached), which gets slower if the
     /// two share code.
     #[inline(never)]
-    fn traced(self, word: FlagWord, bytes: u64, stream: StreamId, polled: Polled) -> Result<DevicePtr, Error> {
+    fn traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Asked before the heap is locked, because the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
@@ -186,7 +185,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 return Ok(self.reconcile(slot, served));
             }
         }
-        self.serve(bytes, stream, Miss { site: Some(call_site), polled })
+        self.serve(bytes, stream, Miss { site: Some(call_site), polled: Polled::No })
     }
 
     /// Polls the events that blocks wait for, and serves a request. Used while every request polls
@@ -199,20 +198,10 @@ impl<P: Platform> OnDevice<'_, P> {
             self.waiting().process_events()?;
         }
         drop(asking);
+        let decline = || self.serve(bytes, stream, Miss { site: None, polled });
         // Blocks that still wait are no reason to leave the fast path. Neither is the debug layer,
         // which has called this.
-        let word = self.driver.flags.load() & !(flags::PENDING | flags::DEBUG);
-        self.serve_cached(word, bytes, stream, || self.serve_polled(word, bytes, stream, polled))
-    }
-
-    /// Serves a request that the cache has declined after a poll. With a trace, the cache declines
-    /// every request.
-    #[cold]
-    fn serve_polled(self, word: FlagWord, bytes: u64, stream: StreamId, polled: Polled) -> Result<DevicePtr, Error> {
-        if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.traced(word, bytes, stream, polled);
-        }
-        self.serve(bytes, stream, Miss { site: None, polled })
+        self.serve_cached(self.driver.flags.load() & !(flags::PENDING | flags::DEBUG), bytes, stream, decline)
     }
 
     /// Serves a request while the [debug layer](crate::arena::debug) has something to do with each

@@ -71,6 +71,7 @@ fn actions(subject: &Subject) -> Vec<cachalot_action> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot write the files")]
 fn a_request_without_memory_writes_the_latest_events_to_a_new_file() {
     let folder = Folder::new("files");
     let subject = Subject::plain();
@@ -137,6 +138,7 @@ fn a_mistake_in_the_options_changes_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot write the files")]
 fn a_trace_takes_the_place_of_the_recorder_until_it_stops() {
     let folder = Folder::new("trace");
     let subject = Subject::plain();
@@ -155,6 +157,7 @@ fn a_trace_takes_the_place_of_the_recorder_until_it_stops() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot write the files")]
 fn a_request_that_fails_in_the_callback_of_a_failure_has_a_file_too() {
     unsafe extern "C" fn run_out_again(subject: *mut c_void, _: *const cachalot_oom_report) {
         // SAFETY: the test's own allocator, which outlives the callback.
@@ -176,6 +179,7 @@ fn a_request_that_fails_in_the_callback_of_a_failure_has_a_file_too() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot write the files")]
 fn files_are_whole_while_other_threads_allocate_and_fail() {
     let folder = Folder::new("threads");
     let subject = Subject::plain();

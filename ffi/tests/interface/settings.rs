@@ -141,6 +141,7 @@ unsafe extern "C" fn take(userdata: *mut c_void, setting: *const cachalot_settin
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "an allocator for each of some fifty settings takes many minutes there")]
 fn the_list_of_settings_is_the_librarys() {
     let mut told: (Told, usize) = (Vec::new(), usize::MAX);
     // SAFETY: the callback takes the list, which outlives the call.

@@ -63,7 +63,8 @@ pub fn snapshot(bytes: &[u8]) {
 
 fn any_snapshot(bytes: &[u8], format: Format) {
     let Some(snapshot) = accepted(trace::snapshot::load_bytes(file(), bytes)) else { return };
-    let report = inspect::inspect(&snapshot, inspect::Lists { most: MOST_GROUPS, by: inspect::By::Stack });
+    let lists = inspect::Lists { most: MOST_GROUPS, by: inspect::By::Stack };
+    let report = inspect::inspect(&snapshot, &inspect::Since::default(), lists);
     serde_json::to_vec(&report.totals).expect("plain values");
     for other in [Format::Pickle, Format::Json] {
         let written = write(&snapshot, other);
