@@ -7,52 +7,37 @@
 //! unless it was a part of an expandable segment that is left.
 
 use super::{Action, Event, PoolNumber, Pools, Segment};
+use crate::memory::{Memory, Part};
 use cachalot_core::PoolId;
-use std::collections::BTreeMap;
 
-/// A segment, or a part of an expandable segment.
+/// What is known of a segment, or of a part of an expandable segment.
 #[derive(Clone, Copy)]
-struct PlacedPart {
-    end: u64,
+struct Placed {
     stream: u64,
     is_expandable: bool,
     pool: Option<PoolNumber>,
 }
 
-/// The segments at the time of an event, by address.
-#[derive(Default)]
-struct Parts(BTreeMap<u64, PlacedPart>);
+/// The segments at the time of an event. Pages and blocks do not matter for pools.
+type Parts = Memory<Placed, ()>;
 
-impl Parts {
-    /// Returns the pool of the segment around an address.
-    fn pool_at(&self, address: u64) -> Option<PoolNumber> {
-        let (_, part) = self.0.range(..=address).next_back()?;
-        part.pool.filter(|_| address < part.end)
-    }
+/// Returns a part that ends at an address.
+fn part(end: u64, of: Placed) -> Part<Placed> {
+    Part { end, page: 0, of }
+}
 
-    /// Removes a range.
-    fn cut(&mut self, address: u64, end: u64) {
-        let below = self.0.range(..end).rev().take_while(|(_, part)| part.end > address);
-        let touched: Vec<(u64, PlacedPart)> = below.map(|(&start, part)| (start, *part)).collect();
-        for (start, part) in touched {
-            self.0.remove(&start);
-            if start < address {
-                self.0.insert(start, PlacedPart { end: address, ..part });
-            }
-            if part.end > end {
-                self.0.insert(end, part);
-            }
-        }
-    }
+/// Returns the pool of the segment around an address.
+fn pool_at(parts: &Parts, address: u64) -> Option<PoolNumber> {
+    parts.part_at(address)?.of.pool
+}
 
-    /// Returns the pool of the expandable segment that a part belongs to. Only parts of one segment
-    /// touch, because each reserves more addresses than a device has memory.
-    fn pool_beside(&self, address: u64, part: &PlacedPart) -> Option<PoolNumber> {
-        let before = self.0.range(..address).next_back().map(|(_, other)| other).filter(|other| other.end == address);
-        let beside = before.into_iter().chain(self.0.get(&part.end));
-        let alike = |other: &&PlacedPart| part.is_expandable && other.is_expandable && other.stream == part.stream;
-        beside.filter(alike).find_map(|other| other.pool)
-    }
+/// Returns the pool of the expandable segment that a part belongs to. Only parts of one segment
+/// touch, because each reserves more addresses than a device has memory.
+fn pool_beside(parts: &Parts, address: u64, part: &Part<Placed>) -> Option<PoolNumber> {
+    let before = parts.parts().range(..address).next_back().map(|(_, other)| other);
+    let beside = before.filter(|other| other.end == address).into_iter().chain(parts.parts().get(&part.end));
+    let is_expandable = |other: &&Part<Placed>| part.of.is_expandable && other.of.is_expandable;
+    beside.filter(is_expandable).filter(|other| other.of.stream == part.of.stream).find_map(|other| other.of.pool)
 }
 
 /// Fills in the unknown pools of events from the segments at the end. Returns the number of
@@ -67,7 +52,7 @@ pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]
     for segment in segments {
         let Segment { address, total_size, stream, segment_pool_id: (one, other), is_expandable, .. } = *segment;
         let (end, pool) = (address.saturating_add(total_size), pools.number(PoolId(one, other)));
-        parts.0.insert(address, PlacedPart { end, stream, is_expandable, pool });
+        parts.insert(address, part(end, Placed { stream, is_expandable, pool }));
     }
     let mut unknown = 0;
     for event in events.iter_mut().rev() {
@@ -76,18 +61,18 @@ pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]
             Action::OutOfMemory => {}
             Action::SegmentFree | Action::SegmentUnmap => {
                 let is_expandable = event.action == Action::SegmentUnmap;
-                let part = PlacedPart { end, stream: event.stream, is_expandable, pool: event.pool };
-                event.pool = part.pool.or_else(|| parts.pool_beside(address, &part));
+                let of = Placed { stream: event.stream, is_expandable, pool: event.pool };
+                event.pool = event.pool.or_else(|| pool_beside(&parts, address, &part(end, of)));
                 unknown += u64::from(event.pool.is_none());
                 parts.cut(address, end);
-                parts.0.insert(address, PlacedPart { pool: event.pool, ..part });
+                parts.insert(address, part(end, Placed { pool: event.pool, ..of }));
             }
             Action::SegmentAlloc | Action::SegmentMap => {
-                event.pool = event.pool.or_else(|| parts.pool_at(address));
+                event.pool = event.pool.or_else(|| pool_at(&parts, address));
                 parts.cut(address, end);
             }
             Action::Alloc | Action::FreeRequested | Action::FreeCompleted => {
-                event.pool = event.pool.or_else(|| parts.pool_at(address));
+                event.pool = event.pool.or_else(|| pool_at(&parts, address));
             }
         }
     }
