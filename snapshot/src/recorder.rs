@@ -66,15 +66,17 @@ impl fmt::Display for OptionsError {
 impl std::error::Error for OptionsError {}
 
 /// Name of the variable of the environment with the options, where the recorder is on without it.
-pub const VARIABLE: &str = "CACHALOT_RECORDER";
+const VARIABLE: &str = "CACHALOT_RECORDER";
 
 impl Options {
-    /// Reads the options of the environment.
-    ///
-    /// # Errors
-    /// As for [`parse`](Self::parse).
-    pub fn of_environment() -> Result<Self, OptionsError> {
-        Self::parse(&std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy())
+    /// Reads the options of the environment. The program runs without a recorder as well, so a
+    /// mistake goes to `warn`, and the defaults apply.
+    pub fn of_environment(warn: impl FnOnce(String)) -> Self {
+        let text = std::env::var_os(VARIABLE).unwrap_or_default();
+        Self::parse(&text.to_string_lossy()).unwrap_or_else(|error| {
+            warn(format!("{VARIABLE}: {error}; the defaults apply"));
+            Self::default()
+        })
     }
 
     /// Returns options under which nothing is recorded.

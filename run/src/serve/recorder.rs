@@ -5,7 +5,7 @@ use crate::serve::served::Served;
 use cachalot_core::Error;
 use cachalot_cuda::log;
 use cachalot_cuda::own_files::quietly;
-use cachalot_snapshot::recorder::{Files, Options, VARIABLE};
+use cachalot_snapshot::recorder::{Files, Options};
 use cachalot_snapshot::{Stack, Taken};
 
 /// The recorder of a process.
@@ -18,11 +18,7 @@ pub(super) struct Recorder {
 impl Recorder {
     /// Returns a recorder with the options of the environment, or one that is off.
     pub(super) fn new(is_on: bool) -> Self {
-        let options = if is_on { Options::of_environment() } else { Ok(Options::off()) };
-        let options = options.unwrap_or_else(|error| {
-            log::warning(format_args!("{VARIABLE}: {error}; the defaults apply"));
-            Options::default()
-        });
+        let options = if is_on { Options::of_environment(log::warning) } else { Options::off() };
         Self { events: options.events, files: Files::new(&options) }
     }
 

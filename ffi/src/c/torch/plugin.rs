@@ -90,13 +90,9 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     Ok(made)
 }
 
-/// Starts the flight recorder with the options of the environment. PyTorch's program runs without
-/// one as well, so a mistake is a line on the standard error.
+/// Starts the flight recorder with the options of the environment.
 fn start_recorder(made: *const cachalot_allocator) {
-    let options = recorder::Options::of_environment().unwrap_or_else(|error| {
-        log::warning(format_args!("{}: {error}; the defaults apply", recorder::VARIABLE));
-        recorder::Options::default()
-    });
+    let options = recorder::Options::of_environment(log::warning);
     let started = handle::instance(made).and_then(|instance| {
         recording::start(instance, made, &options)?;
         if options.events > 0 && options.stacks {
