@@ -11,6 +11,15 @@ use serde::de::{
 use std::fmt;
 use std::marker::PhantomData;
 
+/// Methods of a visitor for what has no value.
+macro_rules! nothing {
+    ($($visit:ident $(($of:ty))?),*) => {$(
+        fn $visit<E>(self $(, _: $of)?) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    )*};
+}
+
 /// A value that is made of whatever a file has in its place.
 pub(crate) trait Odd: Sized {
     /// The value of a number without a fraction.
@@ -122,13 +131,7 @@ impl<'de, T: Odd> Visitor<'de> for Reader<T> {
         Ok(str::from_utf8(value).ok().and_then(T::of_text))
     }
 
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_none<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
+    nothing! { visit_unit, visit_none }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
@@ -195,25 +198,7 @@ pub(crate) fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
             deserializer.deserialize_any(self)
         }
 
-        fn visit_none<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-            Ok(None)
-        }
+        nothing! { visit_none, visit_unit, visit_i64(i64), visit_u64(u64), visit_str(&str) }
     }
     deserializer.deserialize_any(Numbers)
 }
@@ -304,41 +289,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Objects<T> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_none<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i128<E>(self, _: i128) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_bytes<E>(self, _: &[u8]) -> Result<Self::Value, E> {
-        Ok(None)
-    }
+    nothing! { visit_none, visit_unit, visit_bool(bool), visit_i64(i64), visit_i128(i128), visit_u64(u64), visit_f64(f64), visit_str(&str), visit_bytes(&[u8]) }
 }
 
 /// Reads any value by way of a tree, or `None` if it is not what is expected. For values that occur
