@@ -100,11 +100,14 @@ class Child:
 class Worker:
     """One of those processes, as the parent sees it."""
 
-    def __init__(self, allocator: str, workload: str) -> None:
-        environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        if config := ALLOCATORS[allocator][0]:
-            environment["PYTORCH_CUDA_ALLOC_CONF"] = config
-        command = [sys.executable, __file__, "--child", allocator, workload]
+    def __init__(
+        self, allocator: str, workload: str, script: str = __file__, variables: dict[str, str] | None = None
+    ) -> None:
+        if variables is None:
+            config = ALLOCATORS[allocator][0]
+            variables = {"PYTORCH_CUDA_ALLOC_CONF": config} if config else {}
+        environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | variables
+        command = [sys.executable, script, "--child", allocator, workload]
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

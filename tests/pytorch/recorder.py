@@ -4,7 +4,7 @@
 
 Needs a GPU and about five minutes; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets steps.csv:
 what each way of recording adds to a step, and to an operation, which is a request or a free. The ways of a program take
-turns, as those of bench.py do, each in a process of its own. "× off" is the median, over every step, of its time over
+turns, as those of bench.py do, each in its own process. "× off" is the median, over every step, of its time over
 that of the same step of the same allocator without a recording. The first program also writes the events of each way to
 a file, which OUT's dumps.csv has: PyTorch looks the names of frames up then.
 """
@@ -82,14 +82,8 @@ class Worker(bench.Worker):
     """One of those processes, as the parent sees it."""
 
     def __init__(self, way: str, workload: str) -> None:
-        environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        if recorder := WAYS[way][1]:
-            environment["CACHALOT_RECORDER"] = recorder
-        command = [sys.executable, __file__, "--child", way, workload]
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.answers: list[dict[str, Any]] = []
+        recorder = WAYS[way][1]
+        super().__init__(way, workload, __file__, {"CACHALOT_RECORDER": recorder} if recorder else {})
 
     def dumped(self) -> list[str]:
         """Ends the program, and has it write its events."""
