@@ -129,7 +129,7 @@ fn a_mistake_in_the_options_changes_nothing() {
         assert!(last_error().contains("no option of the recorder"), "{}", last_error());
     }
     assert_eq!(actions(&subject), kept);
-    // SAFETY: NULL stands for the defaults.
+    // SAFETY: NULL means the defaults.
     ok(unsafe { cachalot_recorder_start(subject.0, null()) });
     assert!(actions(&subject).is_empty());
     ok(start(&subject, "1"));

@@ -399,7 +399,7 @@ fn cells(tried: &Tried, base: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
         change(other),
         format!("{:.2} µs", seen.us_per_request),
     ];
-    // Of a candidate that was not checked, nobody knows whether it serves what fails there.
+    // It is not known whether a candidate that was not checked serves what fails there.
     let is_unknown = held.is_none() && base.held_back.as_ref().is_some_and(|base| base.ooms > 0);
     cells.push(if is_unknown { String::new() } else { failed(tried).to_string() });
     cells.push(note(tried.note).to_owned());
