@@ -26,32 +26,30 @@ namespace {
 
 using Filter = std::function<bool(cachalot_stream)>;
 
+/* What a filter threw, as an exception of this build. A std::exception_ptr would tie the file to the libstdc++ of its
+ * compiler: the symbols that GCC 11 and later use for a copy are in no older one. */
 #ifdef CACHALOT_WITH_TORCH
-/* What a filter threw, with its type. */
-using Thrown = std::exception_ptr;
-Thrown caught() {
-  return std::current_exception();
-}
-[[noreturn]] void throw_again(Thrown thrown) {
-  std::rethrow_exception(std::move(thrown));
+using Thrown = c10::Error;
+Thrown as_thrown(const std::string &text) {
+  return {c10::SourceLocation{__func__, __FILE__, __LINE__}, text};
 }
 #else
-/* The text of what a filter threw. An exception_ptr would tie this build to the libstdc++ of its compiler: the symbols
- * that GCC 11 and later use for a copy are in no older one. */
-using Thrown = std::string;
+using Thrown = std::runtime_error;
+Thrown as_thrown(const std::string &text) {
+  return Thrown(text);
+}
+#endif
 Thrown caught() {
   try {
     throw;
+  } catch (const Thrown &error) {
+    return error;
   } catch (const std::exception &error) {
-    return error.what();
+    return as_thrown(error.what());
   } catch (...) {
-    return "the filter of a pool threw something that is no std::exception";
+    return as_thrown("the filter of a pool threw something that is no std::exception");
   }
 }
-[[noreturn]] void throw_again(const Thrown &thrown) {
-  throw std::runtime_error(thrown);
-}
-#endif
 
 /* The exception that a filter threw in the middle of this thread's request: no exception may pass through the library, which is not
  * C++. A plain pointer, so that nothing has to run when a thread starts or ends. */
@@ -87,7 +85,7 @@ void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream) {
   if (thrown != nullptr) {
     /* The block may be of the wrong pool. */
     cachalot_torch_free(block, bytes, device, stream);
-    throw_again(*take_thrown());
+    throw Thrown(*take_thrown());
   }
   if (status != CACHALOT_OK) {
     fail(status);
