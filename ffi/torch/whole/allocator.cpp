@@ -77,7 +77,7 @@ class Whole final : public interface::CUDAAllocator {
   /* The allocator in place. Never destroyed: blocks are freed to the end of the process. */
   static Whole *in_place;
 
-  void start();
+  Whole() { in_place = this; }
 
   /* Memory */
   c10::DataPtr allocate(size_t bytes) override;
@@ -343,15 +343,14 @@ void Whole::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream
 
 /* ---- The cache ---- */
 
-void Whole::start() {
-  in_place = this;
-  require(cachalot_on_shortage(handle(), on_shortage, nullptr));
-  require(cachalot_on_out_of_memory(handle(), on_out_of_memory, this));
-}
-
 void Whole::init(int count) {
   cachalot_torch_init(count);
-  started = started || count > 0;
+  /* Not earlier: the process that puts the allocator in place may leave CUDA to its children. */
+  if (count > 0 && !started) {
+    require(cachalot_on_shortage(handle(), on_shortage, nullptr));
+    require(cachalot_on_out_of_memory(handle(), on_out_of_memory, this));
+    started = true;
+  }
 }
 
 /* The limit of a device in bytes, and its memory. */
@@ -682,7 +681,6 @@ extern "C" CACHALOT_API const char *cachalot_torch_install() {
   try {
     /* Kept forever: blocks are freed, and the allocator is called, while the process ends. */
     static const auto *kept = new std::shared_ptr<Whole>(std::make_shared<Whole>());
-    (*kept)->start();
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(*kept);
     c10::SetAllocator(c10::DeviceType::CUDA, kept->get());
     cachalot_torch::follow_settings();
