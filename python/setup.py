@@ -3,6 +3,7 @@ as its script."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -40,6 +41,9 @@ class Modules(build_py):
         shutil.copytree(build_native.TOPICS, source / "cachalot", ignore=shutil.ignore_patterns("*.hpp"))
         library = shutil.copy(build_native.library(), lib / build_native.soname())
         build_native.compile_shim(source, Path(library))
+        # A release has the parts for every known PyTorch, which build_pieces.py makes.
+        if pieces := os.environ.get("CACHALOT_PIECES"):
+            shutil.copytree(pieces, lib / "torch")
 
 
 class Scripts(build_scripts):

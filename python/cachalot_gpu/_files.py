@@ -24,6 +24,9 @@ PLAIN_SHIM = _PACKAGE / "lib" / "libcachalot_torch.so"
 """The shim that was built without PyTorch. It works with every version of PyTorch, and raises plain
 exceptions."""
 
+PIECES = _PACKAGE / "lib" / "torch"
+"""The folder of the C++ that was compiled for known builds of PyTorch, if the package has it."""
+
 CUPY = _PACKAGE / "lib" / "libcachalot_cupy.so"
 """The functions that CuPy calls without Python."""
 

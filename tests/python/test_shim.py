@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -129,6 +131,35 @@ class Shims(unittest.TestCase):
         (shim,) = self.cache.iterdir()
         shim.write_bytes(b"no library")
         self.assertRegex(self.run_it(), r"told: \[.out of memory.*\]\nallocated: 1024")
+
+    def with_piece(self, contents: bytes, digest: str) -> str:
+        """What a program says without a compiler, where the package has a piece that was compiled against these headers."""
+        folder = self.python / "pieces"
+        folder.mkdir(exist_ok=True)
+        (folder / "shim.so").write_bytes(contents)
+        entry = {"kind": "shim", "torch": "2.11", "abi": 1, "file": "shim.so", "digest": digest}
+        (folder / "pieces.json").write_text(json.dumps([entry | {"headers": ["c10/util/Exception.h"]}]))
+        chosen = f"import pathlib; from cachalot_gpu import _files; _files.PIECES = pathlib.Path({str(folder)!r})\n"
+        self.cache = self.cache.with_name("empty")
+        return self.run_it(chosen + ENABLE, PATH="/nowhere")
+
+    def test_a_piece_of_the_package_for_the_same_headers(self) -> None:
+        self.run_it()
+        (shim,) = self.cache.iterdir()
+        same = hashlib.sha256(EXCEPTIONS.encode()).hexdigest()
+        self.assertEqual(self.with_piece(shim.read_bytes(), same), "told: []\nallocated: 1024\n")
+
+    def test_a_piece_for_other_headers(self) -> None:
+        self.run_it()
+        (shim,) = self.cache.iterdir()
+        other = hashlib.sha256(EXCEPTIONS.replace("text_", "text").encode()).hexdigest()
+        self.assertRegex(self.with_piece(shim.read_bytes(), other), r"told: \[.out of memory.*\]\nallocated: 1024")
+        self.assertFalse(self.cache.exists() and list(self.cache.iterdir()))
+
+    def test_a_damaged_piece(self) -> None:
+        same = hashlib.sha256(EXCEPTIONS.encode()).hexdigest()
+        wanted = r"told: \[.a part of the package cannot be loaded.*out of memory.*\]\nallocated: 1024"
+        self.assertRegex(self.with_piece(b"no library", same), wanted)
 
     def test_a_whole_allocator_is_no_plugin(self) -> None:
         installs = self.python / "installs.so"

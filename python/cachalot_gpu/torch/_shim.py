@@ -1,7 +1,8 @@
 """The C++ between PyTorch and cachalot: the shim, and PyTorch's whole allocator interface.
 
-Both are compiled for the installed PyTorch by the first ``enable()``, and kept in the user's cache
-folder under a name that says what the file was built from. The wheel also has a shim that was built
+A release has both compiled for every known PyTorch. For another one, they are compiled by the first
+``enable()``, and kept in the user's cache folder under a name that says what the file was built
+from. The wheel also has a shim that was built
 without PyTorch, which reports out of memory as a plain ``RuntimeError``:
 ``torch.OutOfMemoryError`` is a C++ class of the installed version.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 
 from .. import _files, _library, _warning
+from . import _pieces
 
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 300
@@ -88,10 +90,15 @@ def _cuda_headers() -> list[Path]:
     return found
 
 
+def _cuda_options() -> list[str]:
+    """Returns the compiler's options for CUDA's headers."""
+    return [option for folder in _cuda_headers() for option in ("-isystem", str(folder))]
+
+
 def _compile(sources: list[Path], options: list[str], to: Path) -> None:
     """Compiles a shared library for the installed PyTorch."""
     home = _torch_home()
-    command = [*_compiler(), "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
+    command = [*_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += ["-DCACHALOT_WITH_TORCH", f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}"]
     command += ["-I", str(_files.SOURCE), "-isystem", str(home / "include")]
     command += [*map(str, sources), "-o", str(to), str(_files.LIBRARY), "-L", str(home / "lib")]
@@ -101,22 +108,35 @@ def _compile(sources: list[Path], options: list[str], to: Path) -> None:
         raise NotBuiltError(f"the compiler failed: {' '.join(command)}\n{done.stderr[-2000:]}")
 
 
-def _built(kind: str, sources: list[Path], options: list[str]) -> Path:
-    """Returns a file for the installed PyTorch, and builds it if there is none. Several processes
-    may build at once: each writes its own file, and the last to rename its file wins with the
-    same contents."""
+def _built(kind: str, sources: list[Path], options: list[str], *, cuda: bool = False) -> Path:
+    """Returns a file for the installed PyTorch: the package's own piece, or else one that is built
+    here. Several processes may build at once: each writes its own file, and the last to rename its
+    file wins with the same contents."""
+    if piece := _loadable(kind):
+        return piece
     try:
         built = _cache() / _name(kind)
         if not built.exists():
             built.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=built.parent, prefix="building-") as folder:
                 fresh = Path(folder) / built.name
-                _compile(sources, options, fresh)
+                _compile(sources, [*options, *(_cuda_options() if cuda else [])], fresh)
                 fresh.replace(built)
         ctypes.CDLL(str(built))
     except (OSError, subprocess.SubprocessError) as error:
         raise NotBuiltError(str(error)) from error
     return built
+
+
+def _loadable(kind: str) -> Path | None:
+    """Returns the package's own piece for the installed PyTorch, if it can be loaded."""
+    if piece := _pieces.fitting(kind, _abi()):
+        try:
+            ctypes.CDLL(str(piece))
+            return piece
+        except OSError as error:
+            _warning.warn(f"a part of the package cannot be loaded, and is compiled here: {error}")
+    return None
 
 
 def _require_interface(since: tuple[int, int], until: tuple[int, int], header: str) -> None:
@@ -134,11 +154,6 @@ def _require_interface(since: tuple[int, int], until: tuple[int, int], header: s
     _library.library()  # whose functions the file calls
 
 
-def _cuda_options() -> list[str]:
-    """Returns the compiler's options for CUDA's headers."""
-    return ["-std=c++20", *(option for folder in _cuda_headers() for option in ("-isystem", str(folder)))]
-
-
 def whole() -> Path:
     """Returns the library with PyTorch's whole allocator interface.
 
@@ -149,8 +164,8 @@ def whole() -> Path:
     if os.environ.get("CACHALOT_TORCH_PLUGIN"):
         raise NotBuiltError("CACHALOT_TORCH_PLUGIN asks for the plug-in")
     _require_interface(_WHOLE_SINCE, _WHOLE_UNTIL, "c10/cuda/CUDACachingAllocator.h")
-    options = [*_cuda_options(), "-lc10_cuda", "-ltorch_cuda"]
-    return _built("whole", [_files.SHIM_SOURCE, _files.SOURCE / "whole/allocator.cpp"], options)
+    options = ["-lc10_cuda", "-ltorch_cuda"]
+    return _built("whole", [_files.SHIM_SOURCE, _files.SOURCE / "whole/allocator.cpp"], options, cuda=True)
 
 
 def pinned() -> Path:
@@ -161,15 +176,15 @@ def pinned() -> Path:
             be built.
     """
     _require_interface(_PINNED_SINCE, _PINNED_UNTIL, "ATen/core/CachingHostAllocator.h")
-    options = [*_cuda_options(), "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"]
-    return _built("pinned", [_files.SOURCE / "pinned/allocator.cpp"], options)
+    options = ["-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"]
+    return _built("pinned", [_files.SOURCE / "pinned/allocator.cpp"], options, cuda=True)
 
 
 def path() -> Path:
     """Returns the shim for the installed PyTorch, or else the wheel's shim, after a warning."""
     _library.library()  # whose functions the shims call
     try:
-        return _built("shim", [_files.SHIM_SOURCE], ["-std=c++17"])
+        return _built("shim", [_files.SHIM_SOURCE], [])
     except NotBuiltError as error:
         _warning.warn(
             f"out of memory will be a plain RuntimeError, not torch.OutOfMemoryError: no shim was built, {error}"
