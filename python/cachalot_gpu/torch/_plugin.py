@@ -92,7 +92,7 @@ def enable(
 ) -> bool:
     """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device,
     and with ``pinned`` of PyTorch's allocator of pinned memory of the host. Each works once in a
-    process.
+    process. After ``CACHALOT=1`` in the environment, the first call gives the program's settings.
 
     The CUDA allocator must come before the first use of CUDA. With PyTorch 2.6 to 2.15 and a C++
     compiler, cachalot implements the whole interface of PyTorch's allocator, and everything in
@@ -138,14 +138,19 @@ def enable(
     """
     with _lock:
         wants_pinned = pinned is not False
-        if cuda and enabled():
-            raise errors.UnavailableError(
-                "cachalot is PyTorch's allocator already; it can be enabled once in a process"
-            )
-        if wants_pinned and enabled(pinned=True):
-            raise errors.UnavailableError("cachalot allocates PyTorch's pinned memory already")
         if not cuda and not wants_pinned:
             raise ValueError("enable() has nothing to do: `cuda` and `pinned` are both False")
+        if cuda and enabled():
+            if not _switch.answer_environment():
+                raise errors.UnavailableError(
+                    "cachalot is PyTorch's allocator already; it can be enabled once in a process"
+                )
+            # By ``CACHALOT=1``. The settings of the program count all the same.
+            if config is not None:
+                configure(config)
+            cuda = False
+        if wants_pinned and enabled(pinned=True):
+            raise errors.UnavailableError("cachalot allocates PyTorch's pinned memory already")
         if _switch.leave_out_if_disabled():
             return False
         of_host = pinned if isinstance(pinned, str) else ""
@@ -163,10 +168,19 @@ def _put_in_place(config: str | None, patch: bool) -> None:
     if config is not None:
         _settings.checked(config)
     _installed.require_plugins()
+    if not torch.cuda.is_initialized():
+        # A mistake is told where the program asks, also on a machine without a GPU.
+        start(config)
+    take_over(patch=patch)
+
+
+def take_over(*, patch: bool = False) -> None:
+    """Puts cachalot in the place of PyTorch's allocator, and makes no allocator yet: as a whole
+    allocator, or else as a plug-in."""
+    _installed.require_plugins()
     too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
     if torch.cuda.is_initialized():
         raise errors.UnavailableError(too_late)
-    start(config)
     try:
         _whole.install(too_late)
     except _shim.NotBuiltError as error:

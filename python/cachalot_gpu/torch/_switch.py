@@ -1,5 +1,6 @@
-"""The ways in which cachalot stays out of a process without a change of the program: the variable
-``CACHALOT_DISABLE`` of an operator, and failures that the program tolerates (``strict=False``)."""
+"""The ways in which cachalot comes into a process or stays out of it without a change of the
+program: the variables ``CACHALOT`` and ``CACHALOT_DISABLE``, and failures that the program tolerates
+(``strict=False``)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,36 @@ from typing import TypeVar
 from .. import _warning, errors
 from .._settings import DISABLE, disabled
 
-__all__ = ["attempt", "disabled", "leave_out_if_disabled", "metrics"]
+__all__ = [
+    "answer_environment",
+    "attempt",
+    "disabled",
+    "leave_out_if_disabled",
+    "metrics",
+    "note_environment",
+]
 
 Result = TypeVar("Result")
 
 _reason: str | None = None
 """Why PyTorch keeps its own allocator, although the program has asked for cachalot."""
+
+
+_by_environment = False
+"""Whether the environment has enabled cachalot, and the program has not asked for it since."""
+
+
+def note_environment() -> None:
+    """Notes that the environment has enabled cachalot."""
+    global _by_environment
+    _by_environment = True
+
+
+def answer_environment() -> bool:
+    """Returns whether the environment has enabled cachalot before the program's own call, once."""
+    global _by_environment
+    answer, _by_environment = _by_environment, False
+    return answer
 
 
 def _leave_out(reason: str) -> None:

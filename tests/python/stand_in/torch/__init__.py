@@ -6,7 +6,9 @@ Its plug-ins are called as PyTorch calls them, through function pointers.
 
 from __future__ import annotations
 
+import os
 import types
+from importlib.metadata import distribution
 
 from . import _C, cuda
 
@@ -25,3 +27,13 @@ class device:
 
     def __repr__(self) -> str:
         return f"device(type={self.type!r}, index={self.index})"
+
+
+def _import_device_backends() -> None:
+    """Calls the entry points of other packages, as PyTorch does since 2.5."""
+    for entry in [entry for entry in distribution("cachalot-gpu").entry_points if entry.group == "torch.backends"]:
+        entry.load()()
+
+
+if os.getenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
+    _import_device_backends()
