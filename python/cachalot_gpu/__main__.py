@@ -1,7 +1,13 @@
-"""``python -m cachalot_gpu``: runs the ``cachalot`` command in place of this process."""
+"""``python -m cachalot_gpu``: runs the ``cachalot`` command in place of this process, and
+``python -m cachalot_gpu doctor`` looks at the installation."""
 
 import os
 import sys
+
+if sys.argv[1:] == ["doctor"]:
+    from . import _doctor
+
+    sys.exit(_doctor.main())
 
 from ._files import command_path
 from .errors import CachalotError

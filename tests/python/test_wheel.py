@@ -38,6 +38,7 @@ class Wheel(unittest.TestCase):
     def test_its_files(self) -> None:
         wanted = [
             "py.typed",
+            "_doctor.py",
             "lib/libcachalot_cupy.so",
             "lib/libcachalot_torch.so",
             "source/cachalot.h",
