@@ -23,7 +23,8 @@ cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime
 [ -x "$python" ] || python3 -m venv "$home/environment"
 pip=("$python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3'
-CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
+python/build_pieces.py "$home/pieces" "$version"
+CACHALOT_PIECES=$home/pieces CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
   CACHALOT_FRONT=$built/debug/libcachalot_front.so \
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -67,4 +68,5 @@ for config in policy:caching policy:caching,expandable_segments:True policy:stit
   CACHALOT_TEST_CONFIG=$config on_emulated test_interface
 done
 on_emulated test_memory test_settings test_streams test_graphs test_snapshots
+on_emulated test_surroundings
 exit $failed
