@@ -124,12 +124,16 @@ if __name__ == "__main__":
         """As by ``pip install --target``: not in a folder whose ``.pth`` files Python reads."""
         import torch
 
-        site, target = Path(torch.__file__).parents[1], self.folder / "target"
-        others = self.folder / "others"
-        others.mkdir()
+        import cachalot_gpu
+
+        target, others = self.folder / "target", self.folder / "others"
         target.mkdir()
-        for entry in site.iterdir():
-            (target if entry.name.startswith("cachalot_gpu") else others).joinpath(entry.name).symlink_to(entry)
+        others.mkdir()
+        for entry in Path(cachalot_gpu.__file__).parents[1].glob("cachalot_gpu*"):
+            (target / entry.name).symlink_to(entry)
+        for entry in Path(torch.__file__).parents[1].iterdir():
+            if not entry.name.startswith("cachalot_gpu"):
+                (others / entry.name).symlink_to(entry)
         venv.create(self.folder / "python", with_pip=False)
         python = str(self.folder / "python/bin/python")
         found = {"PYTHONPATH": f"{target}:{others}"}
