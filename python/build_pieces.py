@@ -173,6 +173,8 @@ def compiled(kind: str, version: str, abi: int, headers: Headers, to: Path, scra
     names = used(kind, headers, [*options, *plain])
     known = digest(headers.torch, names)
     file = f"{kind}-{version}-abi{abi}-{known[:16]}.so"
+    # The texts of PyTorch's errors name its headers, which are not to be files of this machine.
+    options += [f"-ffile-prefix-map={headers.torch}=torch/include", f"-ffile-prefix-map={ROOT}=."]
     portable = ["-include", str(SOURCES / "portable.hpp")]
     sources = [str(SOURCES / source) for source in KINDS[kind]]
     run(

@@ -44,4 +44,4 @@ def _has_headers(entry: dict[str, Any]) -> bool:
             contents.update((folder / name).read_bytes())
     except OSError:
         return False
-    return contents.hexdigest() == entry["digest"]
+    return contents.hexdigest() == str(entry["digest"])
