@@ -1,7 +1,7 @@
 //! The memory of a recording: sums of its events, without a replay.
 
-use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
-use crate::trace::{Action, BlockState, Event, ExpectedBlock, Pools, Segment, Trace};
+use crate::memory::{self, Block, HistoryReader, Memory, Part, SMALL_PAGE, Stuck};
+use crate::trace::{Action, BlockState, Event, ExpectedBlock, Pools, RecordFacts, Segment, Trace};
 use cachalot_core::PoolId;
 use std::collections::{HashMap, HashSet};
 
@@ -117,7 +117,7 @@ impl<'t> RecordFold<'t> {
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
                 let pending = block.state == BlockState::ActivePendingFree;
                 let size = freed.get(&block.address).copied().unwrap_or(block.size);
-                fold.memory.set_block(block.address, Some(memory::Block { size, pending, of: () }));
+                fold.memory.set_block(block.address, Some(Block { size, pending, of: () }));
             }
         }
         fold
@@ -133,28 +133,37 @@ impl<'t> RecordFold<'t> {
 
     /// Makes the changes of event number `number`.
     fn apply(&mut self, number: usize) {
-        let event = self.events[number];
-        let Event { action, addr, size, .. } = event;
-        let end = addr.saturating_add(size);
-        let of = (event.stream, self.pools.of(&event).is_some_and(|pool| pool != PoolId::DEFAULT));
-        match action {
-            Action::Alloc => {
-                let size = self.sizes.get(&number).copied().unwrap_or_else(|| memory::rounded(size));
-                self.memory.set_block(addr, Some(memory::Block { size, pending: false, of: () }));
-            }
-            Action::FreeRequested => {
-                let block = self.memory.blocks().get(&addr).copied();
-                self.memory.set_block(addr, block.map(|block| memory::Block { pending: true, ..block }));
-            }
-            Action::FreeCompleted => _ = self.memory.set_block(addr, None),
-            Action::SegmentAlloc => self.memory.map(addr, Part { end, page: 0, of }, |_, _| false),
-            Action::SegmentMap => {
-                let page = memory::page_of(size, self.large_page);
-                self.memory.map(addr, Part { end, page, of }, |_, _| false);
-            }
-            Action::SegmentFree | Action::SegmentUnmap => self.memory.cut(addr, end),
-            Action::OutOfMemory => {}
-        }
+        let (pools, large_page) = (self.pools, self.large_page);
+        let size = self.sizes.get(&number).copied();
+        self.memory.apply(&self.events[number], &mut RecordReader { pools, large_page, size });
+    }
+}
+
+/// Reads an event of a record.
+struct RecordReader<'t> {
+    pools: &'t Pools,
+    large_page: u64,
+    /// The size of the block, if it is known.
+    size: Option<u64>,
+}
+
+impl HistoryReader for RecordReader<'_> {
+    type Part = (u64, bool);
+    type Block = ();
+    type Event = RecordFacts;
+
+    fn part(&mut self, event: &Event, _: &Memory<(u64, bool), ()>) -> Part<(u64, bool)> {
+        let is_private = self.pools.of(event).is_some_and(|pool| pool != PoolId::DEFAULT);
+        Part { end: event.end(), page: event.page(self.large_page), of: (event.of.stream, is_private) }
+    }
+
+    fn block(&mut self, event: &Event, _: &Memory<(u64, bool), ()>) -> Block<()> {
+        let size = self.size.unwrap_or_else(|| memory::rounded(event.size));
+        Block { size, pending: false, of: () }
+    }
+
+    fn join(&self, new: &mut Part<(u64, bool)>, beside: &Part<(u64, bool)>, _: bool) -> bool {
+        new.of == beside.of
     }
 }
 
@@ -169,30 +178,24 @@ fn unused(trace: &Trace, peak: usize) -> u64 {
     let is_idle = |segment: &&Segment| {
         !is_private(segment) && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
     };
-    let mut idle = Memory::<(), ()>::default();
+    let mut idle = Memory::default();
     for segment in trace.start.iter().flat_map(|start| &start.segments).filter(is_idle) {
         let end = segment.address.saturating_add(segment.total_size);
-        idle.insert(segment.address, Part { end, page: 0, of: () });
+        idle.insert(segment.address, Part { end, page: 0, of: (segment.stream, false) });
     }
+    let mut reader = RecordReader { pools: &trace.pools, large_page: SMALL_PAGE, size: None };
     // What is released after the peak was idle at it, and cannot be used any more.
     let mut released = 0;
     for (number, event) in trace.events.iter().enumerate() {
-        let end = event.addr.saturating_add(event.size);
-        match event.action {
-            Action::Alloc => {
-                let used = idle.parts().range(..=event.addr).next_back().map(|(&start, part)| (start, part.end));
-                if let Some((start, end)) = used.filter(|&(_, end)| event.addr < end) {
-                    idle.cut(start, end);
-                }
+        if event.action == Action::Alloc {
+            let used = idle.part_at(event.addr).map(|(start, part)| (start, part.end));
+            used.into_iter().for_each(|(start, end)| idle.cut(start, end, &mut reader));
+        } else if event.action.is_release() {
+            let before = idle.reserved();
+            idle.apply(event, &mut reader);
+            if number >= peak {
+                released += before - idle.reserved();
             }
-            Action::SegmentFree | Action::SegmentUnmap => {
-                let before = idle.reserved();
-                idle.cut(event.addr, end);
-                if number >= peak {
-                    released += before - idle.reserved();
-                }
-            }
-            _ => {}
         }
     }
     idle.reserved() + released

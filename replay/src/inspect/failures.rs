@@ -136,9 +136,8 @@ fn failure(snapshot: &Snapshot, place: PeakPlace, event: &Event, memory: &PastMe
         remedies: Vec::new(),
         missing: 0,
     };
-    let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        let free = PastMemory::free(&blocks, address, part, false);
+        let free = memory.free(address, part, false);
         let all = free.idle.saturating_add(free.holes);
         failure.cached = failure.cached.saturating_add(all);
         if part.of.is_private() {
@@ -151,7 +150,7 @@ fn failure(snapshot: &Snapshot, place: PeakPlace, event: &Event, memory: &PastMe
         if part.of.stream == event.stream {
             failure.largest_free_here = failure.largest_free_here.max(free.largest);
             failure.if_in_one_piece = failure.if_in_one_piece.saturating_add(all);
-            let largest = PastMemory::free(&blocks, address, part, true).largest;
+            let largest = memory.free(address, part, true).largest;
             failure.largest_free_if_waited = failure.largest_free_if_waited.max(largest);
         } else {
             failure.largest_free_elsewhere = failure.largest_free_elsewhere.max(free.largest);

@@ -74,9 +74,7 @@ impl History {
             let place = back.place_of(address);
             undo.undo(&mut back.memory, number, event);
             let after = back.sums();
-            let place = place
-                .or_else(|| back.place_of(address))
-                .unwrap_or(Placement { stream: event.stream, pool: event.pool_id() });
+            let place = place.or_else(|| back.place_of(address)).unwrap_or(Placement::of(event));
             let apart = |of: fn(&Sums) -> u64| of(&before).cast_signed().wrapping_sub(of(&after).cast_signed());
             let (reserved, allocated) = (apart(|sums| sums.reserved), apart(|sums| sums.allocated));
             let change = Change { reserved, allocated, pending: apart(|sums| sums.pending) };
@@ -162,7 +160,7 @@ impl<'s> Backward<'s> {
 
     /// Returns the place of the segment around an address.
     fn place_of(&self, address: u64) -> Option<Placement> {
-        self.memory.part_at(address).map(|part| part.of)
+        self.memory.part_at(address).map(|(_, part)| part.of)
     }
 
     fn number(&mut self, place: Placement) -> u32 {

@@ -1,7 +1,7 @@
 //! The memory of a device as a snapshot shows it: at the end, and before each event.
 
 use super::{EndState, blocks};
-use crate::memory::{self, Block, Part, SMALL_PAGE};
+use crate::memory::{self, Action, Block, Frees, HistoryReader, Part, SMALL_PAGE};
 use cachalot_snapshot::{Event, Segment, Snapshot};
 
 /// The stream and the pool of a segment.
@@ -15,6 +15,17 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// Returns what an event says. A pool is in the history since PyTorch 2.12.
+    pub(crate) fn of(event: &Event) -> Self {
+        Self { stream: event.stream, pool: event.pool_id() }
+    }
+
+    /// Returns whether memory belongs to the part of an expandable segment next to it: it does, if
+    /// its pool is unknown.
+    pub(crate) fn is_of(self, beside: Self) -> bool {
+        self.stream == beside.stream && self.pool.is_none()
+    }
+
     /// Returns whether the pool is known, and not the default pool.
     pub(super) fn is_private(self) -> bool {
         self.pool.is_some_and(|pool| pool != (0, 0))
@@ -58,58 +69,53 @@ pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> PastMemory {
     memory
 }
 
-/// Returns whether memory of unknown pool belongs to the part of an expandable segment next to it.
-fn takes(one: Placement, other: Placement) -> bool {
-    one.stream == other.stream && other.pool.is_none()
-}
-
 /// Undoes the events of a device.
 #[derive(Clone, Copy)]
 pub(super) struct Undo {
     large_page: u64,
-    /// Whether the history has no `free_requested`, so that nothing is known to be pending.
-    completes_alone: bool,
+    frees: Frees,
 }
 
 impl Undo {
     /// Returns how the events of a device are undone.
     pub(super) fn of(snapshot: &Snapshot, trace: &[Event]) -> Self {
-        let count = |action: &str| trace.iter().filter(|event| event.action == action).count();
-        // A completion alone may have its request before the history.
-        let completes_alone = count("free_requested") == 0 && count("free_completed") > 1;
-        Self { large_page: large_page(snapshot), completes_alone }
+        let actions = trace.iter().filter_map(|event| Action::named(&event.action));
+        Self { large_page: large_page(snapshot), frees: Frees::of(actions) }
     }
 
     /// Undoes event number `number`.
     pub(super) fn undo(self, memory: &mut PastMemory, number: usize, event: &Event) {
-        undo(memory, event, self.large_page);
-        // A free is two events at once. The one before the first of the history is missing.
-        if event.action == "free_completed"
-            && (self.completes_alone || number == 0)
-            && let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size))
-        {
-            memory.undo_free_requested(address, bytes, ());
-        }
+        let (large_page, waits) = (self.large_page, self.frees.waits(number));
+        let event = memory::EventOf::of_snapshot(event, Placement::of(event));
+        memory.undo(&event, &mut PastReader { large_page, waits });
     }
 }
 
-/// Undoes an event.
-fn undo(memory: &mut PastMemory, event: &Event, large_page: u64) {
-    let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
-    let end = address.saturating_add(bytes);
-    match &*event.action {
-        "alloc" => _ = memory.undo_alloc(address),
-        "free_requested" => memory.undo_free_requested(address, bytes, ()),
-        "free_completed" => memory.undo_free_completed(address, bytes, ()),
-        "segment_alloc" | "segment_map" => memory.cut(address, end),
-        "segment_free" | "segment_unmap" => {
-            let page = if event.action == "segment_free" { 0 } else { memory::page_of(bytes, large_page) };
-            memory.map(
-                address,
-                Part { end, page, of: Placement { stream: event.stream, pool: event.pool_id() } },
-                takes,
-            );
+/// Reads an event backwards.
+struct PastReader {
+    large_page: u64,
+    /// Whether the block of a completed free was pending.
+    waits: bool,
+}
+
+impl HistoryReader for PastReader {
+    type Part = Placement;
+    type Block = ();
+    type Event = Placement;
+
+    fn part(&mut self, event: &memory::EventOf<Placement>, _: &PastMemory) -> Part<Placement> {
+        Part { end: event.end(), page: event.page(self.large_page), of: event.of }
+    }
+
+    fn block(&mut self, event: &memory::EventOf<Placement>, _: &PastMemory) -> Block<()> {
+        Block { size: memory::rounded(event.size), pending: self.waits, of: () }
+    }
+
+    fn join(&self, new: &mut Part<Placement>, beside: &Part<Placement>, is_joined: bool) -> bool {
+        let joins = new.of == beside.of || (!is_joined && new.of.is_of(beside.of));
+        if joins {
+            new.of = beside.of;
         }
-        _ => {}
+        joins
     }
 }

@@ -157,9 +157,8 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists
         largest_hole: 0,
         largest: largest(&live(memory, snapshot, place), lists),
     };
-    let blocks = memory.ordered();
     for (&address, part) in memory.parts() {
-        let free = PastMemory::free(&blocks, address, part, false);
+        let free = memory.free(address, part, false);
         peak.hole_segments += u64::from(free.holes > 0);
         if part.of.is_private() {
             peak.reserved_private = peak.reserved_private.saturating_add(part.end - address);
@@ -193,7 +192,7 @@ pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakP
     for event in trace[end..].iter().filter(|event| event.action == "alloc") {
         event.addr.and_then(|address| own.remove(&address));
     }
-    let found = |(address, block): (u64, Block<()>)| {
+    let found = |(&address, block): (&u64, &Block<()>)| {
         let number = wanted.get(&address).copied().flatten();
         let event = number.map(|number| &trace[number]);
         let age = |event: &Event| Some(now?.saturating_sub(event.time_us?));
@@ -207,7 +206,7 @@ pub(super) fn live<'s>(memory: &PastMemory, snapshot: &'s Snapshot, place: PeakP
             us: event.or(trace.first()).and_then(age),
         }
     };
-    memory.ordered().into_iter().map(found).collect()
+    memory.blocks().iter().map(found).collect()
 }
 
 /// Returns the stacks in the snapshot's blocks. A block older than the trace has no event with a

@@ -179,7 +179,7 @@ fn allocations(trace: &Trace) -> Vec<Allocation> {
         match event.action {
             Action::Alloc => {
                 held.insert(event.addr, allocations.len());
-                allocations.push(Allocation { size: event.size, stream: event.stream, start: number, end: None });
+                allocations.push(Allocation { size: event.size, stream: event.of.stream, start: number, end: None });
             }
             Action::FreeCompleted => {
                 if let Some(allocation) = held.remove(&event.addr) {

@@ -43,7 +43,7 @@ impl Calls {
         let (mut calls, mut has_stacks) = (Self::default(), false);
         let (mut sites, mut seen): (HashMap<&Stack, Site>, HashMap<usize, Site>) = Default::default();
         for event in trace.events.iter().filter(|event| event.action.is_call()) {
-            let Place::Event(number) = event.place else { return None };
+            let Place::Event(number) = event.of.place else { return None };
             let stack = entries.get(usize::try_from(number).ok()?)?.frames.as_ref()?;
             let next = sites.len() as u32;
             // Events of one line share a stack in most files, so that few are compared by frames.

@@ -2,8 +2,8 @@
 //! range alone.
 
 use super::resolve::{HistoryRange, Span};
-use crate::inspect::{large_page, page};
-use crate::memory::{self, Memory, Part};
+use crate::inspect::{Placement, large_page, page};
+use crate::memory::{self, Action, Frees, HistoryReader, Memory, Part};
 use cachalot_core::rounding::SMALL_SEGMENT;
 use cachalot_snapshot::{Annotation, Block, Event, Segment, Snapshot, Stack};
 use std::borrow::Cow;
@@ -21,9 +21,7 @@ const NONE: usize = usize::MAX;
 struct Origin {
     /// The number of the segment at the end of the history, or [`NONE`].
     segment: usize,
-    stream: i64,
-    pool: Option<(u64, u64)>,
-    is_expandable: bool,
+    place: Placement,
 }
 
 /// What is known of a block.
@@ -150,24 +148,22 @@ type RewoundMemory = Memory<Origin, BlockFacts>;
 /// Returns the segments of a device at the end of a span.
 fn at(snapshot: &Snapshot, span: &Span, trace: &[Event], large_page: u64) -> Vec<Segment> {
     let mut memory = at_end(snapshot, span.device, large_page);
-    let count = |action: &str| trace.iter().filter(|event| event.action == action).count();
-    // Without any request for a free, each free counts from its completion.
-    let completes_alone = count("free_requested") == 0 && count("free_completed") > 1;
+    let frees = Frees::of(trace.iter().filter_map(|event| Action::named(&event.action)));
     for (number, event) in trace.iter().enumerate().skip(span.to_event).rev() {
-        undo(&mut memory, event, large_page, completes_alone || number == 0);
+        let event = memory::EventOf::of_snapshot(event, Placement::of(event));
+        memory.undo(&event, &mut RangeReader { large_page, waits: frees.waits(number) });
     }
     let requests = latest(&trace[..span.to_event], &memory);
-    let blocks = memory.ordered();
     let mut segments = Vec::new();
     for (&address, part) in memory.parts() {
         let origin = part.of;
         let mut segment = match snapshot.segments.get(origin.segment) {
             Some(last) => Segment { blocks: Vec::new(), parked_size: None, ..last.clone() },
-            None => unknown(span.device, origin, part.end - address, large_page),
+            None => unknown(span.device, origin.place, part.end - address, (part.page > 0).then_some(large_page)),
         };
         (segment.address, segment.total_size) = (address, part.end - address);
         let mut place = address;
-        for (&start, block) in blocks.range(address..part.end) {
+        for (&start, block) in memory.blocks().range(address..part.end) {
             if start < place {
                 continue;
             }
@@ -188,9 +184,8 @@ fn at(snapshot: &Snapshot, span: &Span, trace: &[Event], large_page: u64) -> Vec
 fn at_end(snapshot: &Snapshot, device: i64, large_page: u64) -> RewoundMemory {
     let mut memory = RewoundMemory::default();
     for (number, segment) in snapshot.segments.iter().enumerate().filter(|(_, segment)| segment.device == device) {
-        let is_expandable = segment.is_expandable.unwrap_or_default();
         let pool = Some(segment.segment_pool_id.unwrap_or_default());
-        let of = Origin { segment: number, stream: segment.stream, pool, is_expandable };
+        let of = Origin { segment: number, place: Placement { stream: segment.stream, pool } };
         let end = segment.address.saturating_add(segment.total_size);
         memory.insert(segment.address, Part { end, page: page(segment, large_page), of });
         let mut place = segment.address;
@@ -208,29 +203,33 @@ fn at_end(snapshot: &Snapshot, device: i64, large_page: u64) -> RewoundMemory {
     memory
 }
 
-/// Undoes an event.
-fn undo(memory: &mut RewoundMemory, event: &Event, large_page: u64, completes_alone: bool) {
-    let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
-    let end = address.saturating_add(bytes);
-    let of = BlockFacts { last: (NONE, NONE), requested: bytes };
-    match &*event.action {
-        "alloc" => _ = memory.undo_alloc(address),
-        "free_requested" => memory.undo_free_requested(address, bytes, of),
-        "free_completed" => {
-            memory.undo_free_completed(address, bytes, of);
-            if completes_alone {
-                memory.undo_free_requested(address, bytes, of);
-            }
+/// Reads an event backwards. Nothing is known of what is gone at the end of the history.
+struct RangeReader {
+    large_page: u64,
+    /// Whether the block of a completed free was pending.
+    waits: bool,
+}
+
+impl HistoryReader for RangeReader {
+    type Part = Origin;
+    type Block = BlockFacts;
+    type Event = Placement;
+
+    fn part(&mut self, event: &memory::EventOf<Placement>, _: &RewoundMemory) -> Part<Origin> {
+        Part { end: event.end(), page: event.page(self.large_page), of: Origin { segment: NONE, place: event.of } }
+    }
+
+    fn block(&mut self, event: &memory::EventOf<Placement>, _: &RewoundMemory) -> memory::Block<BlockFacts> {
+        let of = BlockFacts { last: (NONE, NONE), requested: event.size };
+        memory::Block { size: memory::rounded(event.size), pending: self.waits, of }
+    }
+
+    fn join(&self, new: &mut Part<Origin>, beside: &Part<Origin>, is_joined: bool) -> bool {
+        let joins = new.of == beside.of || (!is_joined && new.of.place.is_of(beside.of.place));
+        if joins {
+            new.of = beside.of;
         }
-        "segment_alloc" | "segment_map" => memory.cut(address, end),
-        "segment_free" | "segment_unmap" => {
-            let is_expandable = event.action == "segment_unmap";
-            let page = if is_expandable { memory::page_of(bytes, large_page) } else { 0 };
-            let of = Origin { segment: NONE, stream: event.stream, pool: event.pool_id(), is_expandable };
-            let takes = |one: Origin, other: Origin| one.stream == other.stream && other.pool.is_none();
-            memory.map(address, Part { end, page, of }, takes);
-        }
-        _ => {}
+        joins
     }
 }
 
@@ -251,15 +250,16 @@ fn latest<'t>(trace: &'t [Event], memory: &RewoundMemory) -> HashMap<u64, &'t Ev
     found
 }
 
-/// Returns a segment that is gone at the end of the history.
-fn unknown(device: i64, origin: Origin, bytes: u64, large_page: u64) -> Segment {
-    let is_small = if origin.is_expandable { !bytes.is_multiple_of(large_page.max(1)) } else { bytes == SMALL_SEGMENT };
+/// Returns a segment that is gone at the end of the history. `large_page` is that of an expandable
+/// segment.
+fn unknown(device: i64, place: Placement, bytes: u64, large_page: Option<u64>) -> Segment {
+    let is_small = large_page.map_or(bytes == SMALL_SEGMENT, |page| !bytes.is_multiple_of(page.max(1)));
     Segment {
         device,
-        stream: origin.stream,
+        stream: place.stream,
         segment_type: Some(Cow::Borrowed(if is_small { "small" } else { "large" })),
-        segment_pool_id: Some(origin.pool.unwrap_or_default()),
-        is_expandable: Some(origin.is_expandable),
+        segment_pool_id: Some(place.pool.unwrap_or_default()),
+        is_expandable: Some(large_page.is_some()),
         ..Segment::default()
     }
 }

@@ -49,7 +49,7 @@ impl Follower<'_> {
         if completions == 0 || completions != self.waiting || !releases || !ends_fresh {
             return Ok(None);
         }
-        let forecast = self.run.allocator.forecast(DEVICE)?.malloc(call.size, StreamId(call.stream))?;
+        let forecast = self.run.allocator.forecast(DEVICE)?.malloc(call.size, StreamId(call.of.stream))?;
         if !matches!(forecast, Forecast::Release(_) | Forecast::OutOfMemory) {
             return Ok(None);
         }
@@ -67,7 +67,7 @@ impl Follower<'_> {
 
     /// Returns whether the request would now release exactly the segment at `addr`.
     pub(super) fn releases(&self, addr: u64, call: &Event) -> Result<bool, Error> {
-        let forecast = self.run.allocator.forecast(DEVICE)?.malloc(call.size, StreamId(call.stream))?;
+        let forecast = self.run.allocator.forecast(DEVICE)?.malloc(call.size, StreamId(call.of.stream))?;
         Ok(match forecast {
             Forecast::Release(first) => first == DevicePtr(addr),
             Forecast::Hit(_) => false,

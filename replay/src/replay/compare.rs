@@ -86,11 +86,11 @@ struct Fact {
 
 impl Fact {
     fn recorded(event: &Event) -> Self {
-        Self { action: event.action.letter(), addr: event.addr, size: event.size, stream: event.stream }
+        Self { action: event.action.letter(), addr: event.addr, size: event.size, stream: event.of.stream }
     }
 
     fn done(entry: &TraceEntry) -> Self {
-        let action = action_of(entry.action);
+        let action = Action::from(entry.action);
         Self {
             action: action.letter(),
             // In its place the trace has the device's free memory, which a record does not know.
@@ -101,39 +101,22 @@ impl Fact {
     }
 }
 
-/// Returns the record's action for an action of the allocator.
-pub(super) fn action_of(did: Did) -> Action {
-    match did {
-        Did::Alloc => Action::Alloc,
-        Did::FreeRequested => Action::FreeRequested,
-        Did::FreeCompleted => Action::FreeCompleted,
-        Did::SegmentAlloc => Action::SegmentAlloc,
-        Did::SegmentFree => Action::SegmentFree,
-        Did::SegmentMap => Action::SegmentMap,
-        Did::SegmentUnmap => Action::SegmentUnmap,
-        _ => Action::OutOfMemory,
-    }
-}
-
 fn is_call(did: Did) -> bool {
-    action_of(did).is_call()
+    Action::from(did).is_call()
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Did, compare};
-    use crate::trace::{Action, Event, Note, Place};
+    use crate::trace::{Action, Event, Note, Place, RecordFacts};
     use cachalot_core::{DevicePtr, StreamId, TraceEntry};
 
     fn recorded(rows: &[(&str, u64)]) -> Vec<Event> {
-        let event = |(&(letter, addr), line): (&(&str, u64), u64)| Event {
+        let event = |(&(letter, addr), line): (&(&str, u64), u32)| Event {
             action: Action::from_letter(letter).expect("a letter of the format"),
             addr,
             size: 512,
-            stream: 7,
-            note: Note::None,
-            pool: None,
-            place: Place::Line(line),
+            of: RecordFacts { stream: 7, note: Note::None, pool: None, place: Place::Line(line) },
         };
         rows.iter().zip(2..).map(event).collect()
     }

@@ -1,7 +1,7 @@
 //! Describes the first difference between a record and its replay.
 
 use super::Settings;
-use super::compare::{First, action_of};
+use super::compare::First;
 use super::follow::Follower;
 use crate::trace::{Action, BadInput, Event, Trace};
 use cachalot_core::rounding::round_size;
@@ -14,19 +14,19 @@ const LISTED: usize = 24;
 /// Returns the text of both decisions in the first differing call, with the considered free blocks.
 pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> String {
     let recorded = &trace.events[first.recorded.clone()];
-    let place = recorded.first().or(trace.events.last()).map(|event| event.place);
+    let place = recorded.first().or(trace.events.last()).map(|event| event.of.place);
     let what = "the first difference".to_owned();
     let mut text = BadInput { file: trace.file.clone(), place, what }.to_string();
     text.push_str("\n  recorded:");
     for event in recorded {
-        let _ = write!(text, "\n    {}", in_words(event.action, event.addr, event.size, event.stream));
+        let _ = write!(text, "\n    {}", in_words(event.action, event.addr, event.size, event.of.stream));
     }
     if recorded.is_empty() {
         text.push_str("\n    nothing: the record ends here");
     }
     text.push_str("\n  replayed:");
     for TraceEntry { action, addr, size, stream, .. } in &first.done {
-        let _ = write!(text, "\n    {}", in_words(action_of(*action), addr.0, *size, stream.0));
+        let _ = write!(text, "\n    {}", in_words(Action::from(*action), addr.0, *size, stream.0));
     }
     if first.done.is_empty() {
         text.push_str("\n    nothing");
@@ -54,6 +54,7 @@ fn in_words(action: Action, addr: u64, size: u64, stream: u64) -> String {
         Action::SegmentFree => "releases the segment of",
         Action::SegmentMap => "maps",
         Action::SegmentUnmap => "unmaps",
+        Action::Mark | Action::Other => return "changes no memory".to_owned(),
         Action::OutOfMemory => return format!("runs out of memory for a block of {size} bytes on stream {stream:x}"),
     };
     format!("{what} {size} bytes at {addr:x} on stream {stream:x}")
@@ -81,7 +82,7 @@ fn list_considered(text: &mut String, segments: &[SnapshotSegment], settings: &S
     let Some(size) = size else { return };
     let kind = PoolKind::of(size);
     let mut blocks: Vec<Free<'_>> = free_blocks(segments)
-        .filter(|free| free.segment.stream.0 == request.stream && free.segment.kind == kind)
+        .filter(|free| free.segment.stream.0 == request.of.stream && free.segment.kind == kind)
         .collect();
     blocks.sort_by_key(|free| (free.size, free.addr));
     let all = blocks.len();
@@ -93,7 +94,7 @@ fn list_considered(text: &mut String, segments: &[SnapshotSegment], settings: &S
     let _ = write!(
         text,
         "\n  of the {all} free blocks of stream {:x} in the {pool} pools, {} have the {size} bytes that are needed",
-        request.stream,
+        request.of.stream,
         blocks.len()
     );
     list(text, &blocks);

@@ -167,7 +167,7 @@ impl<'t> Follower<'t> {
     pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
         self.position = at;
         let event = self.events[at];
-        if (event.note == Note::Capture) != (self.capture != Capture::Off) {
+        if (event.of.note == Note::Capture) != (self.capture != Capture::Off) {
             return self.turn_capture(at);
         }
         if event.action == Action::FreeRequested {
@@ -179,10 +179,10 @@ impl<'t> Follower<'t> {
             return Ok(1);
         }
         let rest = &self.events[at..];
-        let between = rest.iter().take_while(|next| !next.action.is_call() && next.note == event.note).count();
+        let between = rest.iter().take_while(|next| !next.action.is_call() && next.of.note == event.of.note).count();
         let (events, call) = (&rest[..between], rest.get(between));
         match call {
-            Some(call) if call.note == event.note && call.action != Action::FreeRequested => {
+            Some(call) if call.of.note == event.of.note && call.action != Action::FreeRequested => {
                 self.follow_request(events, call)?;
                 Ok(at + between + 1)
             }
@@ -315,7 +315,7 @@ impl<'t> Follower<'t> {
 
     /// Makes the request. The device hands out the addresses of the segments in `events`.
     fn request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
-        let (bytes, stream) = (call.size, StreamId(call.stream));
+        let (bytes, stream) = (call.size, StreamId(call.of.stream));
         let before = self.obtained();
         let script = self.script(events);
         // Found by the request's own wait, which may hand out the very same address.
@@ -409,7 +409,7 @@ impl<'t> Follower<'t> {
 
     /// Enters or leaves the part of the record with the capture note.
     fn turn_capture(&mut self, at: usize) -> Result<usize, Error> {
-        if self.events[at].note == Note::None {
+        if self.events[at].of.note == Note::None {
             if std::mem::replace(&mut self.capture, Capture::Off) == Capture::On {
                 self.perform(Operation::EndCapture)?;
             }
@@ -420,7 +420,7 @@ impl<'t> Follower<'t> {
         let noted = &self.events[at..];
         let emptied = noted
             .iter()
-            .take_while(|event| event.note == Note::Capture)
+            .take_while(|event| event.of.note == Note::Capture)
             .take_while(|event| event.action.is_release() || event.action == Action::FreeCompleted)
             .count();
         self.empty_cache(&noted[..emptied])?;
@@ -446,9 +446,9 @@ impl<'t> Follower<'t> {
             }
             Capture::On => {}
         }
-        if !self.captured_streams.contains(&call.stream) {
-            self.captured_streams.push(call.stream);
-            self.perform(Operation::Capture { stream: StreamId(call.stream) })?;
+        if !self.captured_streams.contains(&call.of.stream) {
+            self.captured_streams.push(call.of.stream);
+            self.perform(Operation::Capture { stream: StreamId(call.of.stream) })?;
         }
         Ok(())
     }
@@ -459,7 +459,7 @@ impl<'t> Follower<'t> {
 /// pool, finds no room next to them.
 fn has_seeds(noted: &[Event]) -> bool {
     let requests = || {
-        let noted = noted.iter().take_while(|event| event.note == Note::Capture);
+        let noted = noted.iter().take_while(|event| event.of.note == Note::Capture);
         noted.enumerate().filter(|(_, event)| event.action == Action::Alloc && event.size <= MIB)
     };
     let seeds = requests().take(SEEDS).filter(|(_, event)| event.size == SEED_BYTES).count();

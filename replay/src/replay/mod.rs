@@ -189,7 +189,7 @@ fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, 
 
 /// Returns the error for event number `at`, whose call the allocator refused.
 fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
-    let place = trace.events.get(at).or(trace.events.last()).map(|event| event.place);
+    let place = trace.events.get(at).or(trace.events.last()).map(|event| event.of.place);
     let what = format!("the allocator refused the call: {error}");
     ReplayError::Refused(BadInput { file: trace.file.clone(), place, what })
 }

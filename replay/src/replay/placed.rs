@@ -1,10 +1,27 @@
 //! Finds the pool of each event of a replay. The allocator's trace has no pools, but the program
 //! has: the requests in it are those of the trace, in the same order.
 
-use crate::memory::{Memory, Part};
+use crate::memory::{Action, Block, EventOf, HistoryReader, Memory, Part};
 use crate::program::{GRAPHS, Operation};
 use crate::trace::Segment;
-use cachalot_core::{Action, PoolId, TraceEntry};
+use cachalot_core::{PoolId, TraceEntry};
+
+/// Reads the pools of memory: an event has the pool of the request that follows it.
+struct RouteReader;
+
+impl HistoryReader for RouteReader {
+    type Part = PoolId;
+    type Block = ();
+    type Event = PoolId;
+
+    fn part(&mut self, event: &EventOf<PoolId>, _: &Memory<PoolId, ()>) -> Part<PoolId> {
+        Part { end: event.end(), page: 0, of: event.of }
+    }
+
+    fn block(&mut self, event: &EventOf<PoolId>, _: &Memory<PoolId, ()>) -> Block<()> {
+        Block { size: event.size, pending: false, of: () }
+    }
+}
 
 /// Returns the pool of each of `entries`, the trace of `operations`. `start` is the memory before
 /// the first operation.
@@ -17,23 +34,17 @@ pub(super) fn pools(entries: &[TraceEntry], operations: &[Operation], start: &[S
     }
     let mut requests = requests(operations).peekable();
     let pool = |entry: &TraceEntry| {
-        let (address, end) = (entry.addr.0, entry.addr.0.saturating_add(entry.size));
-        match entry.action {
-            Action::Alloc | Action::OutOfMemory => requests.next().unwrap_or_default(),
+        let (addr, size, action) = (entry.addr.0, entry.size, Action::from(entry.action));
+        let of = match action {
+            Action::Alloc | Action::OutOfMemory => return requests.next().unwrap_or_default(),
             // Memory is obtained for the request that follows, and in its pool.
-            Action::SegmentAlloc | Action::SegmentMap => {
-                let of = requests.peek().copied().unwrap_or_default();
-                memory.map(address, Part { end, page: 0, of }, |_, _| false);
-                of
-            }
-            _ => {
-                let pool = memory.part_at(address).map_or(PoolId::DEFAULT, |part| part.of);
-                if matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap) {
-                    memory.cut(address, end);
-                }
-                pool
-            }
+            Action::SegmentAlloc | Action::SegmentMap => requests.peek().copied().unwrap_or_default(),
+            _ => memory.part_at(addr).map_or(PoolId::DEFAULT, |(_, part)| part.of),
+        };
+        if action.obtains() || action.is_release() {
+            memory.apply(&EventOf { addr, size, of, action }, &mut RouteReader);
         }
+        of
     };
     entries.iter().map(pool).collect()
 }

@@ -47,7 +47,7 @@ impl Ranges {
         let map = |event: &Event| Range {
             start: event.addr,
             end: event.addr + event.size,
-            heap: (event.stream, !event.size.is_multiple_of(settings.config.large_segment_size())),
+            heap: (event.of.stream, !event.size.is_multiple_of(settings.config.large_segment_size())),
             mapped: 0,
         };
         let maps = trace.events.iter().filter(|event| event.action == Action::SegmentMap).map(map);
@@ -145,12 +145,13 @@ fn part(segment: &Segment) -> Range {
 mod tests {
     use super::{LARGEST_DEVICE, Range, Ranges};
     use crate::program::Settings;
-    use crate::trace::{Action, Event, Note, Place, Pools, Segment, Start, Trace};
+    use crate::trace::{Action, Event, Note, Place, Pools, RecordFacts, Segment, Start, Trace};
     use cachalot_core::Config;
     use std::path::PathBuf;
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { action, addr, size, stream: 0, note: Note::None, pool: None, place: Place::Line(1) }
+        let of = RecordFacts { stream: 0, note: Note::None, pool: None, place: Place::Line(1) };
+        Event { action, addr, size, of }
     }
 
     fn ranges(events: &[Event], start: Option<Start>) -> Ranges {

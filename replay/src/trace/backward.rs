@@ -115,7 +115,7 @@ impl<'c> EarlierMemory<'c> {
                 self.undo_obtain(addr, end, event.action == Action::SegmentMap)
             }
             Action::SegmentFree | Action::SegmentUnmap => self.undo_release(event, end),
-            Action::OutOfMemory => Ok(()),
+            Action::OutOfMemory | Action::Mark | Action::Other => Ok(()),
         }
     }
 
@@ -193,9 +193,9 @@ impl<'c> EarlierMemory<'c> {
         // A segment in no known pool counts as one of the default pool.
         let PoolId(one, other) = self.pools.of(event).unwrap_or_default();
         let pool = (one, other);
-        let mut part = EarlierPart { end, stream: event.stream, pool, is_expandable, kind: None };
+        let mut part = EarlierPart { end, stream: event.of.stream, pool, is_expandable, kind: None };
         if is_expandable {
-            let alike = |part: &EarlierPart| part.is_expandable && part.stream == event.stream;
+            let alike = |part: &EarlierPart| part.is_expandable && part.stream == event.of.stream;
             let before = self.parts.range(..addr).next_back().filter(|(_, other)| other.end == addr && alike(other));
             if let Some((at, other)) = before.map(|(&at, other)| (at, other.clone())) {
                 (start, part.kind, part.pool) = (at, other.kind, other.pool);

@@ -73,7 +73,7 @@ pub(super) fn check(file: &Path, events: &[Event], start: Option<&Start>) -> Res
 pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Option<Place>, Contradiction)> {
     let state = start.map(RecordedMemory::at).transpose();
     let mut state = state.map_err(|what| (None, Contradiction::Events(what)))?.unwrap_or_default();
-    events.iter().try_for_each(|event| state.apply(event).map_err(|what| (Some(event.place), what)))
+    events.iter().try_for_each(|event| state.apply(event).map_err(|what| (Some(event.of.place), what)))
 }
 
 /// Advice for a record that uses memory without introducing the memory.
@@ -117,7 +117,7 @@ impl RecordedMemory {
         }
         let end = addr.checked_add(size).ok_or("the range goes beyond the last address")?;
         match event.action {
-            Action::Alloc => self.alloc(addr, end, event.place),
+            Action::Alloc => self.alloc(addr, end, event.of.place),
             Action::FreeRequested => self.free(addr, size),
             Action::FreeCompleted => self.complete(addr, size),
             _ if addr % UNIT != 0 || size % UNIT != 0 || addr == 0 => Err(Contradiction::Events(format!(
@@ -127,7 +127,7 @@ impl RecordedMemory {
             Action::SegmentMap => self.map(addr, end),
             Action::SegmentFree => self.release(addr, size),
             Action::SegmentUnmap => self.unmap(addr, end),
-            Action::OutOfMemory => Ok(()),
+            Action::OutOfMemory | Action::Mark | Action::Other => Ok(()),
         }
     }
 
@@ -277,7 +277,7 @@ fn add(total: u64, size: u64) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::{BEGINS_IN_THE_MIDDLE, check};
-    use crate::trace::{Action, Event, Note, Place};
+    use crate::trace::{Action, Event, Note, Place, RecordFacts};
     use std::path::Path;
 
     /// Checks events given as `letter address size` words, one line each, from line 2 on.
@@ -289,10 +289,7 @@ mod tests {
                 action: Action::from_letter(letter).expect("a letter of the format"),
                 addr,
                 size,
-                stream: 0,
-                note: Note::None,
-                pool: None,
-                place: Place::Line(line),
+                of: RecordFacts { stream: 0, note: Note::None, pool: None, place: Place::Line(line) },
             })
             .collect();
         check(Path::new("t"), &events, None).map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 //! streams in hexadecimal.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Event, Note, Place};
+use super::{Action, BadInput, Event, Note, Place, RecordFacts};
 use cachalot_core::MAX_REQUEST;
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -90,7 +90,7 @@ fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event,
         Some("capture") => Note::Capture,
         _ => Note::None,
     };
-    Ok(Event { action, addr, size, stream, note, pool: None, place: Place::Line(line) })
+    Ok(Event { action, addr, size, of: RecordFacts { stream, note, pool: None, place: Place::line(line) } })
 }
 
 fn hexadecimal(what: &str, text: &str) -> Result<u64, String> {
@@ -132,10 +132,10 @@ mod tests {
             let events = read_text(&format!("{header}\n{row}\n")).expect("a record");
             assert_eq!(events.len(), 1);
             assert_eq!((events[0].action, events[0].addr, events[0].size), (Action::Alloc, 0xff, 512));
-            assert_eq!((events[0].note, events[0].place), (Note::None, Place::Line(2)));
+            assert_eq!((events[0].of.note, events[0].of.place), (Note::None, Place::Line(2)));
         }
         let events = read_text("action,addr,size,stream,note\na,ff,512,2c,capture").expect("a record");
-        assert_eq!((events[0].note, events[0].stream), (Note::Capture, 0x2c));
+        assert_eq!((events[0].of.note, events[0].of.stream), (Note::Capture, 0x2c));
     }
 
     #[test]

@@ -7,9 +7,17 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A line, counted from 1.
-    Line(u64),
+    Line(u32),
     /// An event of a snapshot: number in the trace of the device, counted from 0.
-    Event(u64),
+    Event(u32),
+}
+
+impl Place {
+    /// Returns the place of a line. All lines after the first four billion count as the last of
+    /// these.
+    pub fn line(line: u64) -> Self {
+        Self::Line(u32::try_from(line).unwrap_or(u32::MAX))
+    }
 }
 
 impl fmt::Display for Place {
@@ -36,7 +44,7 @@ pub struct BadInput {
 impl BadInput {
     /// Creates an error about a line.
     pub fn at(file: &Path, line: u64, what: impl Into<String>) -> Self {
-        Self::at_place(file, Place::Line(line), what)
+        Self::at_place(file, Place::line(line), what)
     }
 
     /// Creates an error about a line or an event.

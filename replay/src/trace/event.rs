@@ -1,72 +1,9 @@
-//! An event of the allocator, a line of a record, and the names of the pools of events.
+//! What a record knows of an event, and the names of the pools of events.
 
 use super::Place;
+use crate::memory;
 use cachalot_core::PoolId;
 use std::num::NonZeroU32;
-
-/// The kind of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// `a`: a request was served. The size is the requested size.
-    Alloc,
-    /// `f`: the program freed the block.
-    FreeRequested,
-    /// `c`: the free is complete. Any request on the stream can reuse the block.
-    FreeCompleted,
-    /// `A`: a segment was allocated from the device.
-    SegmentAlloc,
-    /// `F`: a segment was released to the device.
-    SegmentFree,
-    /// `M`: memory was mapped into an expandable segment.
-    SegmentMap,
-    /// `U`: memory was unmapped from an expandable segment.
-    SegmentUnmap,
-    /// `O`: a request failed. The size is the rounded size of the needed block, and the address is
-    /// 0.
-    OutOfMemory,
-}
-
-impl Action {
-    /// Returns the letter of the action in a `.csv` record.
-    pub const fn letter(self) -> char {
-        match self {
-            Self::Alloc => 'a',
-            Self::FreeRequested => 'f',
-            Self::FreeCompleted => 'c',
-            Self::SegmentAlloc => 'A',
-            Self::SegmentFree => 'F',
-            Self::SegmentMap => 'M',
-            Self::SegmentUnmap => 'U',
-            Self::OutOfMemory => 'O',
-        }
-    }
-
-    /// Returns the action of a letter, or `None` for an unknown letter.
-    pub fn from_letter(text: &str) -> Option<Self> {
-        Some(match text {
-            "a" => Self::Alloc,
-            "f" => Self::FreeRequested,
-            "c" => Self::FreeCompleted,
-            "A" => Self::SegmentAlloc,
-            "F" => Self::SegmentFree,
-            "M" => Self::SegmentMap,
-            "U" => Self::SegmentUnmap,
-            "O" => Self::OutOfMemory,
-            _ => return None,
-        })
-    }
-
-    /// Returns whether the action is a call of the program (`a f O`), not a step inside the
-    /// allocator.
-    pub const fn is_call(self) -> bool {
-        matches!(self, Self::Alloc | Self::FreeRequested | Self::OutOfMemory)
-    }
-
-    /// Returns whether the action releases memory to the device (`F U`).
-    pub const fn is_release(self) -> bool {
-        matches!(self, Self::SegmentFree | Self::SegmentUnmap)
-    }
-}
 
 /// Note of a record on the pool of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -103,7 +40,7 @@ impl Pools {
 
     /// Returns the pool of an event, or `None` if it is unknown.
     pub fn of(&self, event: &Event) -> Option<PoolId> {
-        event.pool.map(|number| self.id(number))
+        event.of.pool.map(|number| self.id(number))
     }
 
     /// Returns whether a pool is not the default pool.
@@ -112,36 +49,20 @@ impl Pools {
     }
 }
 
-/// An event of a record.
+/// What a record knows of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// The kind of the event.
-    pub action: Action,
-    /// The device address; 0 for [`Action::OutOfMemory`].
-    pub addr: u64,
-    /// Size in bytes. The meaning depends on the action.
-    pub size: u64,
+pub struct RecordFacts {
     /// The stream's handle.
     pub stream: u64,
-    /// The note in the fifth column.
-    pub note: Note,
-    /// The pool. `None` if it is unknown, or the record has no private pool.
-    pub pool: Option<PoolNumber>,
     /// Place of the event in the file.
     pub place: Place,
+    /// The pool. `None` if it is unknown, or the record has no private pool.
+    pub pool: Option<PoolNumber>,
+    /// The note in the fifth column.
+    pub note: Note,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Action;
+/// An event of a record.
+pub type Event = memory::EventOf<RecordFacts>;
 
-    #[test]
-    fn every_letter_names_its_action() {
-        for letter in ["a", "f", "c", "A", "F", "M", "U", "O"] {
-            let action = Action::from_letter(letter).expect("a letter of the format");
-            assert_eq!(action.letter().to_string(), letter);
-        }
-        assert_eq!(Action::from_letter("x"), None);
-        assert_eq!(Action::from_letter("aa"), None);
-    }
-}
+const _: () = assert!(size_of::<Event>() == 48, "a million events take 48 MB");

@@ -24,8 +24,9 @@ mod start;
 mod timeline;
 mod vma;
 
+pub use crate::memory::Action;
 pub use error::{BadInput, Place};
-pub use event::{Action, Event, Note, PoolNumber, Pools};
+pub use event::{Event, Note, PoolNumber, Pools, RecordFacts};
 pub use expected::{BlockState, Expected, ExpectedBlock, Segment};
 pub use start::Start;
 pub(crate) use start::size as shown;
@@ -209,7 +210,7 @@ impl Trace {
     /// Finds the pools of events by the segments at the end. The notes of a record say more.
     fn find_pools(&mut self) {
         let Some(end) = self.expected.as_ref().filter(|end| !end.end_is_unknown) else { return };
-        if self.events.iter().any(|event| event.note != Note::None) {
+        if self.events.iter().any(|event| event.of.note != Note::None) {
             return;
         }
         let remark = match pools::fill(&mut self.events, &mut self.pools, &end.segments) {
@@ -241,7 +242,7 @@ impl Trace {
             }
             (Err((number, why)), Err((_, Contradiction::Beginning(_)))) => {
                 let what = format!("{why}: the events do not lead to the final state");
-                return Err(BadInput::at_place(file, events[number].place, what));
+                return Err(BadInput::at_place(file, events[number].of.place, what));
             }
             (Ok(start), _) if !start.is_empty() => start,
             _ => return consistency::check(file, events, None),
@@ -255,8 +256,7 @@ impl Trace {
     /// Returns whether the events do not have the requests for blocks that are in use at the end:
     /// they have none, and obtained the memory of these blocks.
     fn lacks_requests(&self) -> bool {
-        let obtains = |event: &&Event| matches!(event.action, Action::SegmentAlloc | Action::SegmentMap);
-        let obtained = || self.events.iter().filter(obtains);
+        let obtained = || self.events.iter().filter(|event| event.action.obtains());
         let segments = || self.expected.iter().flat_map(|end| &end.segments);
         let mut used =
             segments().flat_map(|segment| &segment.blocks).filter(|block| block.state != BlockState::Inactive);

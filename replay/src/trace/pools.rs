@@ -6,37 +6,54 @@
 //! segment that was there at its time. The pool of a segment that is gone at the end is unknown,
 //! unless it was a part of an expandable segment that is left.
 
-use super::{Action, Event, PoolNumber, Pools, Segment};
-use crate::memory::{Memory, Part};
+use super::{Event, PoolNumber, Pools, RecordFacts, Segment};
+use crate::memory::{self, Block, HistoryReader, Memory, Part, SMALL_PAGE};
 use cachalot_core::PoolId;
 
 /// What is known of a segment, or of a part of an expandable segment.
 #[derive(Clone, Copy)]
 struct Placed {
     stream: u64,
-    is_expandable: bool,
     pool: Option<PoolNumber>,
 }
 
-/// The segments at the time of an event. Pages and blocks do not matter for pools.
-type Parts = Memory<Placed, ()>;
+/// Reads the pools of segments. Blocks do not matter, and pages only as those of expandable
+/// segments.
+struct PoolReader;
+
+impl HistoryReader for PoolReader {
+    type Part = Placed;
+    type Block = ();
+    type Event = RecordFacts;
+
+    fn part(&mut self, event: &Event, memory: &Memory<Placed, ()>) -> Part<Placed> {
+        let RecordFacts { stream, pool, .. } = event.of;
+        let part = part(event.end(), event.action.is_expandable(), Placed { stream, pool });
+        let pool = pool.or_else(|| pool_beside(memory, event.addr, &part));
+        Part { of: Placed { stream, pool }, ..part }
+    }
+
+    fn block(&mut self, event: &Event, _: &Memory<Placed, ()>) -> Block<()> {
+        Block { size: event.size, pending: false, of: () }
+    }
+}
 
 /// Returns a part that ends at an address.
-fn part(end: u64, of: Placed) -> Part<Placed> {
-    Part { end, page: 0, of }
+fn part(end: u64, is_expandable: bool, of: Placed) -> Part<Placed> {
+    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of }
 }
 
 /// Returns the pool of the segment around an address.
-fn pool_at(parts: &Parts, address: u64) -> Option<PoolNumber> {
-    parts.part_at(address)?.of.pool
+fn pool_at(memory: &Memory<Placed, ()>, address: u64) -> Option<PoolNumber> {
+    memory.part_at(address)?.1.of.pool
 }
 
 /// Returns the pool of the expandable segment that a part belongs to. Only parts of one segment
 /// touch, because each reserves more addresses than a device has memory.
-fn pool_beside(parts: &Parts, address: u64, part: &Part<Placed>) -> Option<PoolNumber> {
-    let before = parts.parts().range(..address).next_back().map(|(_, other)| other);
-    let beside = before.filter(|other| other.end == address).into_iter().chain(parts.parts().get(&part.end));
-    let is_expandable = |other: &&Part<Placed>| part.of.is_expandable && other.of.is_expandable;
+fn pool_beside(memory: &Memory<Placed, ()>, address: u64, part: &Part<Placed>) -> Option<PoolNumber> {
+    let before = memory.parts().range(..address).next_back().map(|(_, other)| other);
+    let beside = before.filter(|other| other.end == address).into_iter().chain(memory.parts().get(&part.end));
+    let is_expandable = |other: &&Part<Placed>| part.page > 0 && other.page > 0;
     beside.filter(is_expandable).filter(|other| other.of.stream == part.of.stream).find_map(|other| other.of.pool)
 }
 
@@ -48,32 +65,24 @@ pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]
     if !pools.any_private() && !segments.iter().any(is_private) {
         return 0;
     }
-    let mut parts = Parts::default();
+    let mut memory = Memory::default();
     for segment in segments {
         let Segment { address, total_size, stream, segment_pool_id: (one, other), is_expandable, .. } = *segment;
         let (end, pool) = (address.saturating_add(total_size), pools.number(PoolId(one, other)));
-        parts.insert(address, part(end, Placed { stream, is_expandable, pool }));
+        memory.insert(address, part(end, is_expandable, Placed { stream, pool }));
     }
     let mut unknown = 0;
     for event in events.iter_mut().rev() {
-        let (address, end) = (event.addr, event.addr.saturating_add(event.size));
-        match event.action {
-            Action::OutOfMemory => {}
-            Action::SegmentFree | Action::SegmentUnmap => {
-                let is_expandable = event.action == Action::SegmentUnmap;
-                let of = Placed { stream: event.stream, is_expandable, pool: event.pool };
-                event.pool = event.pool.or_else(|| pool_beside(&parts, address, &part(end, of)));
-                unknown += u64::from(event.pool.is_none());
-                parts.cut(address, end);
-                parts.insert(address, part(end, Placed { pool: event.pool, ..of }));
-            }
-            Action::SegmentAlloc | Action::SegmentMap => {
-                event.pool = event.pool.or_else(|| pool_at(&parts, address));
-                parts.cut(address, end);
-            }
-            Action::Alloc | Action::FreeRequested | Action::FreeCompleted => {
-                event.pool = event.pool.or_else(|| pool_at(&parts, address));
-            }
+        // A segment is there before it is released, and after it is obtained.
+        if event.action.is_release() {
+            memory.undo(event, &mut PoolReader);
+        }
+        if event.action != memory::Action::OutOfMemory {
+            event.of.pool = event.of.pool.or_else(|| pool_at(&memory, event.addr));
+        }
+        unknown += u64::from(event.action.is_release() && event.of.pool.is_none());
+        if event.action.obtains() {
+            memory.undo(event, &mut PoolReader);
         }
     }
     unknown
@@ -82,11 +91,12 @@ pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]
 #[cfg(test)]
 mod tests {
     use super::{Pools, fill};
-    use crate::trace::{Action, Event, Note, Place, Segment};
+    use crate::trace::{Action, Event, Note, Place, RecordFacts, Segment};
     use cachalot_core::PoolId;
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { action, addr, size, stream: 0, note: Note::None, pool: None, place: Place::Line(1) }
+        let of = RecordFacts { stream: 0, note: Note::None, pool: None, place: Place::Line(1) };
+        Event { action, addr, size, of }
     }
 
     fn segment(address: u64, pool: u64, is_expandable: bool) -> Segment {
@@ -137,8 +147,9 @@ mod tests {
         let mut events = [
             event(Action::SegmentAlloc, 100, 100),
             event(Action::Alloc, 100, 50),
-            Event { pool: said, ..event(Action::SegmentFree, 100, 100) },
+            event(Action::SegmentFree, 100, 100),
         ];
+        events[2].of.pool = said;
         assert_eq!(fill(&mut events, &mut pools, &[]), 0);
         assert!(events.iter().all(|event| pools.of(event) == Some(PoolId(7, 0))));
     }

@@ -99,7 +99,7 @@ struct MemoryEvent {
     /// Microseconds from the profile's own start.
     time: f64,
     /// Number of the event among all events of the file.
-    number: u64,
+    number: u32,
     addr: u64,
     /// The size of the block, negative for a free.
     bytes: i64,
@@ -116,7 +116,7 @@ struct Found {
     devices: BTreeMap<i64, Vec<MemoryEvent>>,
     has_host_memory: bool,
     /// Number of all events so far.
-    count: u64,
+    count: u32,
 }
 
 impl Found {

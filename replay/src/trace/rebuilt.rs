@@ -4,7 +4,7 @@
 //! events. What is missing is said in remarks. A log does not have the memory that is held from the
 //! device: the pages of 2 MiB that its addresses touch count as held, from the first touch on.
 
-use super::{Action, BlockState, Event, Expected, ExpectedBlock, Note, Place, Segment, Start};
+use super::{Action, BlockState, Event, Expected, ExpectedBlock, Note, Place, RecordFacts, Segment, Start};
 use cachalot_core::{MAX_REQUEST, UNIT};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -243,7 +243,8 @@ struct Walk {
 impl Walk {
     fn apply(&mut self, call: &Call) {
         let &Call { did, addr, size, stream, place } = call;
-        let event = |action, addr, size| Event { action, addr, size, stream, note: Note::None, pool: None, place };
+        let of = RecordFacts { stream, note: Note::None, pool: None, place };
+        let event = |action, addr, size| Event { action, addr, size, of };
         match did {
             Did::Fail => self.events.push(event(Action::OutOfMemory, 0, size)),
             Did::Alloc => {
@@ -255,7 +256,8 @@ impl Walk {
                     self.events.extend(FREE.map(|action| event(action, other, bytes)));
                 }
                 let new = self.held.insert(page_range(addr, size));
-                let map = |(start, end)| Event { stream: 0, ..event(Action::SegmentMap, start, end - start) };
+                let of = RecordFacts { stream: 0, ..of };
+                let map = |(start, end)| Event { of, ..event(Action::SegmentMap, start, end - start) };
                 self.events.extend(new.into_iter().map(map));
                 self.live.insert(addr, size);
                 self.events.push(event(Action::Alloc, addr, size));

@@ -59,7 +59,7 @@ fn call(line: &csv::ByteRecord, number: u64) -> Result<Call, String> {
     };
     let size = field(4).parse().map_err(|_| format!("the size `{}` is not a number of bytes", field(4)))?;
     let stream = hexadecimal(field(5)).ok_or_else(|| format!("the stream `{}` is not a number", field(5)))?;
-    Ok(Call { did, addr, size, stream, place: Place::Line(number) })
+    Ok(Call { did, addr, size, stream, place: Place::line(number) })
 }
 
 /// Reads a number with or without `0x`. glibc prints a null pointer as `(nil)`.

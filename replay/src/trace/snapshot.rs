@@ -4,9 +4,10 @@
 use super::error::describe_io;
 use super::kind::{self, Kind};
 use super::{
-    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, OfDevice, Place, Pools, Segment, Trace, open,
-    profile, refused,
+    Action, BadInput, BlockState, Event, Expected, ExpectedBlock, Note, OfDevice, Place, Pools, RecordFacts, Segment,
+    Trace, open, profile, refused,
 };
+use crate::memory::Frees;
 use cachalot_core::{MAX_REQUEST, PoolId};
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::collections::BTreeMap;
@@ -306,10 +307,10 @@ fn events(
     let mut unknown = BTreeMap::<&str, u64>::new();
     for (number, entry) in (0..).zip(entries) {
         let place = Place::Event(number);
-        let action = match action(&entry.action) {
-            Known::Event(action) => action,
-            Known::Mark => continue,
-            Known::No => {
+        let action = match Action::named(&entry.action) {
+            Some(Action::Mark | Action::Other) => continue,
+            Some(action) => action,
+            None => {
                 *unknown.entry(&entry.action).or_default() += 1;
                 continue;
             }
@@ -322,7 +323,7 @@ fn events(
         let addr = entry.addr.filter(|_| action != Action::OutOfMemory).unwrap_or(0);
         let stream = entry.stream.cast_unsigned();
         let pool = entry.pool_id().and_then(|(one, other)| pools.number(PoolId(one, other)));
-        events.push(Event { action, addr, size, stream, note: Note::None, pool, place });
+        events.push(Event { action, addr, size, of: RecordFacts { stream, note: Note::None, pool, place } });
     }
     let (events, remark) = with_both_frees(events);
     let mut remarks: Vec<String> = remark.map(str::to_owned).into_iter().collect();
@@ -339,15 +340,15 @@ pub fn left_out(action: &str, count: u64) -> String {
 /// Fills in the one of the two events of a free that `skip_actions` of PyTorch 2.10 left out of the
 /// whole history. Also returns what to say about it.
 pub(super) fn with_both_frees(events: Vec<Event>) -> (Vec<Event>, Option<&'static str>) {
-    let count = |action: Action| events.iter().filter(|event| event.action == action).count();
-    let remark = match (count(Action::FreeRequested), count(Action::FreeCompleted)) {
-        (0, 2..) => {
+    let remark = match Frees::of(events.iter().map(|event| event.action)) {
+        Frees::Completions => {
             "the history has no `free_requested` (skip_actions), so each free counts from its completion, and nothing \
              as pending"
         }
-        (2.., 0) => "the history has no `free_completed` (skip_actions), so each free counts as complete at once",
-        // One event alone has its other one before the history, or still waits.
-        _ => return (events, None),
+        Frees::Requests => {
+            "the history has no `free_completed` (skip_actions), so each free counts as complete at once"
+        }
+        Frees::Both => return (events, None),
     };
     let both = |event: Event| match event.action {
         Action::FreeRequested | Action::FreeCompleted => {
@@ -357,29 +358,4 @@ pub(super) fn with_both_frees(events: Vec<Event>) -> (Vec<Event>, Option<&'stati
         _ => vec![event],
     };
     (events.into_iter().flat_map(both).collect(), Some(remark))
-}
-
-/// What the name of an action in a snapshot is.
-enum Known {
-    /// An event of the allocator.
-    Event(Action),
-    /// An entry that is no event of the allocator.
-    Mark,
-    /// A name that this version does not know.
-    No,
-}
-
-fn action(name: &str) -> Known {
-    Known::Event(match name {
-        "alloc" => Action::Alloc,
-        "free_requested" => Action::FreeRequested,
-        "free_completed" => Action::FreeCompleted,
-        "segment_alloc" => Action::SegmentAlloc,
-        "segment_free" => Action::SegmentFree,
-        "segment_map" => Action::SegmentMap,
-        "segment_unmap" => Action::SegmentUnmap,
-        "oom" => Action::OutOfMemory,
-        "snapshot" | "annotate" | "user_defined" => return Known::Mark,
-        _ => return Known::No,
-    })
 }

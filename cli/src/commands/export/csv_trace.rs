@@ -51,11 +51,11 @@ fn beside(output: &Path) -> Option<PathBuf> {
 }
 
 fn events(to: &mut dyn Write, trace: &Trace) -> io::Result<()> {
-    let has_notes = trace.events.iter().any(|event| event.note != Note::None);
+    let has_notes = trace.events.iter().any(|event| event.of.note != Note::None);
     writeln!(to, "action,addr,size,stream{}", if has_notes { ",note" } else { "" })?;
     for event in &trace.events {
-        write!(to, "{},{:x},{},{:x}", event.action.letter(), event.addr, event.size, event.stream)?;
-        match (has_notes, event.note) {
+        write!(to, "{},{:x},{},{:x}", event.action.letter(), event.addr, event.size, event.of.stream)?;
+        match (has_notes, event.of.note) {
             (false, _) => writeln!(to)?,
             (true, Note::None) => writeln!(to, ",")?,
             (true, Note::Capture) => writeln!(to, ",capture")?,

@@ -1,10 +1,11 @@
 //! The answer that comes first: what was reserved and live at most, which setting would have saved
 //! some of it, and when the peak was.
 
-use super::history::{Action, History};
+use super::history::History;
 use super::moments::Shown;
 use crate::commands::answer::{last, rescue, sentence, sentence_at_end};
 use crate::commands::bytes::{difference, duration, grouped, show};
+use cachalot_replay::memory::Action;
 use cachalot_replay::tune::{self, Stuck};
 use serde::Serialize;
 
@@ -47,8 +48,8 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
         return Answer::default();
     };
     let failed = || history.events.iter().filter(|event| event.action == Action::OutOfMemory);
-    let first = history.events.first().map_or(0, |event| event.time);
-    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.time.wrapping_sub(first));
+    let first = history.events.first().map_or(0, |event| event.of.time);
+    let at = history.events.get((peak.state as usize).saturating_sub(1)).map(|event| event.of.time.wrapping_sub(first));
     let sums = fullest.sums;
     let first_event = history.part.as_ref().map_or(0, |part| part.first);
     let (mut idle, mut kept) = ((0_u64, 0), 0_u64);

@@ -1,9 +1,9 @@
 //! The memory of a device before the first event, found by undoing the events, the last event
 //! first.
 
-use super::history::{Action, Event, History, HistoryMemory, Kind, Origin, Pages, UNKNOWN};
+use super::history::{Event, History, HistoryMemory, Kind, Origin, Pages, Seen, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};
-use cachalot_replay::memory::{Block, Part, rounded};
+use cachalot_replay::memory::{Action, Block, Frees, HistoryReader, Part, rounded};
 use rustc_hash::FxHashMap;
 
 /// The memory before the first event.
@@ -26,14 +26,9 @@ pub(super) fn begin(history: &History) -> Begin {
     let Some(memory) = history.end.clone() else { return Begin::default() };
     let pages = Pages::of(&history.config);
     let mut begin = Begin { memory, ..Begin::default() };
-    let count = |action: Action| history.events.iter().filter(|event| event.action == action).count();
-    // Without `free_requested`, and at the first event, nothing tells that a block was pending.
-    let completes_alone = count(Action::FreeRequested) == 0 && count(Action::FreeCompleted) > 1;
+    let frees = Frees::of(history.events.iter().map(|event| event.action));
     for (number, event) in history.events.iter().enumerate().rev() {
-        begin.undo(number as u32, event, pages);
-        if event.action == Action::FreeCompleted && (completes_alone || number == 0) {
-            begin.memory.undo_free_requested(event.addr, event.size, NO_STACK);
-        }
+        begin.undo(number as u32, event, &mut BeginReader { pages, waits: frees.waits(number) });
     }
     let before = history.part.iter().flat_map(|part| &part.before);
     for (&address, &stack) in before {
@@ -42,63 +37,70 @@ pub(super) fn begin(history: &History) -> Begin {
             begin.memory.set_block(address, Some(Block { of: stack, ..block }));
         }
     }
-    for stack in begin.memory.kept_mut().filter(|stack| **stack == NO_STACK) {
+    for stack in begin.memory.blocks_mut().filter(|stack| **stack == NO_STACK) {
         *stack = BEFORE;
     }
     begin
 }
 
 impl Begin {
-    fn undo(&mut self, number: u32, event: &Event, pages: Pages) {
-        let Event { addr, size, .. } = *event;
-        let end = addr.saturating_add(size);
-        match event.action {
-            Action::Alloc => {
-                let Some(block) = self.memory.undo_alloc(addr) else { return };
-                if block.size != rounded(size) {
-                    self.sizes.insert(number, block.size);
-                }
-                if event.stack == NO_STACK && block.of != NO_STACK {
-                    self.stacks.insert(number, block.of);
-                }
+    fn undo(&mut self, number: u32, event: &Event, reader: &mut BeginReader) {
+        if event.action.obtains() && event.of.pool == UNKNOWN {
+            let pool = self.memory.part_at(event.addr).map_or(UNKNOWN, |(_, part)| part.of.pool);
+            if pool != UNKNOWN {
+                self.pools.insert(number, pool);
             }
-            Action::FreeRequested => self.memory.undo_free_requested(addr, size, NO_STACK),
-            Action::FreeCompleted => self.memory.undo_free_completed(addr, size, NO_STACK),
-            Action::Obtain { .. } => {
-                let pool = self.memory.part_at(addr).map_or(UNKNOWN, |part| part.of.pool);
-                if event.pool == UNKNOWN && pool != UNKNOWN {
-                    self.pools.insert(number, pool);
-                }
-                self.memory.cut(addr, end);
-            }
-            Action::Release { .. } if end == addr => {}
-            Action::Release { expandable } => {
-                self.memory.cut(addr, end);
-                let Event { stream, pool, .. } = *event;
-                // The pool of a released part is that of the neighbour, if any remains.
-                let before = self.memory.parts().range(..addr).next_back().map(|(_, part)| *part);
-                let alike = before.filter(|part| expandable && part.end == addr && part.of.stream == stream);
-                let pool = if pool == UNKNOWN { alike.map_or(UNKNOWN, |part| part.of.pool) } else { pool };
-                let kind = alike.map_or_else(|| Kind::of(size, expandable, pages), |part| part.of.kind);
-                let page = alike.map_or_else(|| pages.page(size, expandable, kind), |part| part.page);
-                let of = Origin { stream, pool, expandable, kind, stack: BEFORE };
-                self.memory.insert(addr, Part { end, page, of });
-            }
-            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
         }
+        let block = self.memory.undo(event, reader);
+        if let Some(block) = block.filter(|_| event.action == Action::Alloc) {
+            if block.size != rounded(event.size) {
+                self.sizes.insert(number, block.size);
+            }
+            if event.of.stack == NO_STACK && block.of != NO_STACK {
+                self.stacks.insert(number, block.of);
+            }
+        }
+    }
+}
+
+/// Reads an event backwards. Parts stay apart as long as the memory goes back.
+struct BeginReader {
+    pages: Pages,
+    /// Whether the block of a completed free was pending.
+    waits: bool,
+}
+
+impl HistoryReader for BeginReader {
+    type Part = Origin;
+    type Block = u32;
+    type Event = Seen;
+
+    fn part(&mut self, event: &Event, memory: &HistoryMemory) -> Part<Origin> {
+        let (Seen { stream, pool, .. }, expandable) = (event.of, event.action.is_expandable());
+        // The pool of a released part is that of the neighbour, if any remains.
+        let before = memory.parts().range(..event.addr).next_back().map(|(_, part)| *part);
+        let alike = before.filter(|part| expandable && part.end == event.addr && part.of.stream == stream);
+        let pool = if pool == UNKNOWN { alike.map_or(UNKNOWN, |part| part.of.pool) } else { pool };
+        let kind = alike.map_or_else(|| Kind::of(event.size, expandable, self.pages), |part| part.of.kind);
+        let page = alike.map_or_else(|| self.pages.page(event.size, expandable, kind), |part| part.page);
+        Part { end: event.end(), page, of: Origin { stream, pool, expandable, kind, stack: BEFORE } }
+    }
+
+    fn block(&mut self, event: &Event, _: &HistoryMemory) -> Block<u32> {
+        Block { size: rounded(event.size), pending: self.waits, of: NO_STACK }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Action, Event, History, HistoryMemory, Kind, Names, Origin, UNKNOWN};
+    use super::super::history::{Event, History, HistoryMemory, Kind, Names, Origin, Seen, UNKNOWN};
     use super::super::stacks::{BEFORE, NO_STACK, Stacks};
     use super::begin;
-    use cachalot_replay::memory::{Block, Part};
+    use cachalot_replay::memory::{Action, Block, Part};
     use std::rc::Rc;
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { addr, size, time: 0, stack: NO_STACK, stream: 0, pool: UNKNOWN, action }
+        Event { addr, size, of: Seen { time: 0, stack: NO_STACK, stream: 0, pool: UNKNOWN }, action }
     }
 
     fn block(size: u64, stack: u32) -> Block<u32> {
@@ -138,9 +140,9 @@ mod tests {
         let events = vec![
             event(Action::FreeRequested, 0x1800, 700),
             event(Action::FreeCompleted, 0x1800, 700),
-            event(Action::Obtain { expandable: true }, 0x3000, 0x2000),
+            event(Action::SegmentMap, 0x3000, 0x2000),
             event(Action::Alloc, 0x3000, 5000),
-            event(Action::Release { expandable: true }, 0x9000, 0x1000),
+            event(Action::SegmentUnmap, 0x9000, 0x1000),
         ];
         let begin = begin(&history(events, Some(end)));
         let parts: Vec<_> = begin.memory.parts().iter().map(|(&start, part)| (start, part.end)).collect();

@@ -9,12 +9,12 @@
 //! entries of each column, in order.
 
 use super::answer::Answer;
-use super::history::{Action, History, Kind, Pages, UNKNOWN};
+use super::history::{History, Kind, Pages, UNKNOWN};
 use super::moments::{Life, Shown};
 use super::stacks::{BEFORE, NO_STACK, Stacks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cachalot_replay::memory::SMALL_PAGE;
+use cachalot_replay::memory::{Action, SMALL_PAGE};
 use cachalot_snapshot::{Frame, Origin};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -227,7 +227,7 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
     };
     let failed = history.events.iter().zip(1..).filter(|(event, _)| event.action == Action::OutOfMemory);
     let failed: Vec<_> = failed.take(super::moments::MOST_FAILURES).collect();
-    let failed_stacks: Vec<u32> = failed.iter().map(|(event, _)| event.stack).collect();
+    let failed_stacks: Vec<u32> = failed.iter().map(|(event, _)| event.of.stack).collect();
     let table = PageStacks::new(&history.stacks, shown, &failed_stacks);
     let mut columns = Columns::default();
     let texts = table.add_to(&mut columns);
@@ -271,9 +271,9 @@ pub(super) fn encode(history: &History, shown: &Shown, answer: &Answer, is_one_o
             .map(|&(event, state)| Failure {
                 moment: moment_of(state),
                 bytes: event.size,
-                stream: stream(history, event.stream),
+                stream: stream(history, event.of.stream),
                 device_free: (event.addr != u64::MAX).then_some(event.addr),
-                stack: table.number(event.stack),
+                stack: table.number(event.of.stack),
             })
             .collect(),
         marks: marks(history, moment_of),
@@ -320,7 +320,7 @@ fn heaps(shown: &Shown) -> Vec<Heap> {
 fn add_moments(columns: &mut Columns, history: &History, shown: &Shown) {
     let moments = &shown.moments;
     columns.add_differences("moment_state", moments.iter().map(|moment| moment.state.into()));
-    let time = |state: u32| history.events.get(state.saturating_sub(1) as usize).map_or(0, |event| event.time);
+    let time = |state: u32| history.events.get(state.saturating_sub(1) as usize).map_or(0, |event| event.of.time);
     let times = if history.has_times { &moments[..] } else { &[] };
     let first = time(0);
     columns.add_differences(
@@ -339,10 +339,10 @@ fn marks(history: &History, moment_of: impl Fn(u32) -> usize) -> Vec<Mark<'_>> {
         NO_STACK | BEFORE => "",
         _ => history.stacks.get(stack).note.as_deref().unwrap_or_default(),
     };
-    let own = own.map(|(event, state)| Mark { moment: moment_of(state), text: cut(text(event.stack)) });
+    let own = own.map(|(event, state)| Mark { moment: moment_of(state), text: cut(text(event.of.stack)) });
     let starts = history.annotations.iter().filter(|annotation| annotation.stage == "START");
     let of_profiler = starts.map(|annotation| {
-        let state = history.events.partition_point(|event| event.time < annotation.time_us);
+        let state = history.events.partition_point(|event| event.of.time < annotation.time_us);
         Mark { moment: moment_of(state as u32), text: cut(&annotation.name) }
     });
     let mut marks: Vec<Mark<'_>> = own.chain(of_profiler).take(MOST_MARKS).collect();

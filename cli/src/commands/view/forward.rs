@@ -4,8 +4,8 @@
 //! block and part of the device's memory when it ends.
 
 use super::begin::Begin;
-use super::history::{Action, Event, Kind, Origin, Pages, UNKNOWN};
-use cachalot_replay::memory::{self, rounded};
+use super::history::{Event, Kind, Origin, Pages, Seen, UNKNOWN};
+use cachalot_replay::memory::{self, Action, HistoryReader, Memory, rounded};
 use std::collections::BTreeMap;
 
 /// A part of the device's memory: a segment, or contiguous memory of an expandable segment.
@@ -23,10 +23,9 @@ pub(super) struct Share {
     idle: u64,
 }
 
-/// A block that is not free, with the place that it has now.
+/// What is known of a block that is not free, with the place that it has now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Block {
-    pub(super) size: u64,
+pub(super) struct Facts {
     pub(super) stack: u32,
     pub(super) stream: u16,
     pub(super) pool: u16,
@@ -36,6 +35,9 @@ pub(super) struct Block {
     /// The time of the free by the program, or `u32::MAX`.
     pub(super) freed: u32,
 }
+
+/// A block that is not free.
+pub(super) type Block = memory::Block<Facts>;
 
 /// Sums in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,123 +69,111 @@ pub(super) trait Watch {
     /// A part ends in `state`, or does not end for `u32::MAX`.
     fn part(&mut self, address: u64, part: &Part, state: u32);
     /// State number `state` is complete.
-    fn state(&mut self, state: u32, memory: &ForwardMemory);
+    fn state(&mut self, state: u32, memory: &ForwardMemory<'_>);
 }
 
 /// The memory in a state.
-#[derive(Default, Debug)]
-pub(super) struct ForwardMemory {
-    parts: BTreeMap<u64, Part>,
-    blocks: BTreeMap<u64, Block>,
-    pub(super) sums: Sums,
+pub(super) struct ForwardMemory<'m> {
+    memory: &'m Memory<Share, Facts>,
+    holes: u64,
+}
+
+impl ForwardMemory<'_> {
+    /// Returns the sums.
+    pub(super) fn sums(&self) -> Sums {
+        let active = self.memory.allocated().saturating_add(self.memory.pending());
+        Sums { reserved: self.memory.reserved(), active, holes: self.holes }
+    }
+
+    /// Returns the parts with holes and the idle memory.
+    pub(super) fn free_parts(&self) -> FreeParts {
+        let mut free = FreeParts::default();
+        for (&start, part) in self.memory.parts() {
+            free.with_holes += u64::from(holes(start, part) > 0);
+            let Share { origin, active, idle, .. } = part.of;
+            let segments = u64::from(active == 0);
+            if idle == 0 && segments == 0 {
+                continue;
+            }
+            match free.idle.iter_mut().find(|(pool, ..)| *pool == origin.pool) {
+                Some((_, bytes, count)) => (*bytes, *count) = (bytes.saturating_add(idle), *count + segments),
+                None => free.idle.push((origin.pool, idle, segments)),
+            }
+        }
+        free
+    }
 }
 
 /// Runs all events of a history.
 pub(super) fn run(events: &[Event], begin: &Begin, pages: Pages, watch: &mut impl Watch) {
-    let mut memory = ForwardMemory::default();
-    let born = watch.time(0);
-    for (&address, part) in begin.memory.parts() {
-        let of = Share { origin: part.of, born, active: 0, idle: 0 };
-        let part = Part { end: part.end, page: part.page, of };
-        memory.obtain(address, part, 0, watch);
+    let mut memory = Memory::default();
+    let mut reader = ForwardReader { begin, pages, watch, state: 0, holes: 0 };
+    let born = reader.watch.time(0);
+    for (&address, &memory::Part { end, page, of: origin }) in begin.memory.parts() {
+        let part = Part { end, page, of: Share { origin, born, active: 0, idle: 0 } };
+        memory.place(address, part, &mut reader);
     }
-    for (&address, block) in begin.memory.blocks() {
-        let (stream, pool, kind) = memory.owner(address, 0, UNKNOWN);
-        let freed = if block.pending { born } else { u32::MAX };
-        let block = Block { size: block.size, stack: block.of, stream, pool, kind, born, freed };
-        memory.allocate(address, block, 0, watch);
+    for (&address, &memory::Block { size, pending, of: stack }) in begin.memory.blocks() {
+        let (stream, pool, kind) = owner(&memory, address, 0, UNKNOWN);
+        let freed = if pending { born } else { u32::MAX };
+        let of = Facts { stack, stream, pool, kind, born, freed };
+        memory.set_block(address, Some(Block { size, pending, of }));
+        reader.account(&mut memory, address, size, true);
     }
-    watch.state(0, &memory);
-    for (number, event) in (0_u32..).zip(events) {
-        memory.apply(number, event, begin, pages, watch);
-        watch.state(number + 1, &memory);
+    reader.complete(&memory);
+    for (state, event) in (1..).zip(events) {
+        reader.state = state;
+        reader.apply(&mut memory, event);
+        reader.complete(&memory);
     }
-    for (&address, block) in &memory.blocks {
-        watch.block(address, block, u32::MAX);
+    for (&address, block) in memory.blocks() {
+        reader.watch.block(address, block, u32::MAX);
     }
-    for (&address, part) in &memory.parts {
-        watch.part(address, part, u32::MAX);
+    for (&address, part) in memory.parts() {
+        reader.watch.part(address, part, u32::MAX);
     }
 }
 
-impl ForwardMemory {
-    fn apply(&mut self, number: u32, event: &Event, begin: &Begin, pages: Pages, watch: &mut impl Watch) {
-        let Event { addr, size, stack, .. } = *event;
-        let state = number + 1;
-        match event.action {
-            Action::Alloc => {
-                let size = begin.sizes.get(&number).copied().unwrap_or_else(|| rounded(size));
-                let stack = begin.stacks.get(&number).copied().unwrap_or(stack);
-                let (stream, pool, kind) = self.owner(addr, event.stream, event.pool);
-                let block = Block { size, stack, stream, pool, kind, born: watch.time(state), freed: u32::MAX };
-                self.allocate(addr, block, state, watch);
+/// Reads events for a watch.
+struct ForwardReader<'r, W> {
+    begin: &'r Begin,
+    pages: Pages,
+    watch: &'r mut W,
+    /// Number of events so far, with the present one.
+    state: u32,
+    /// Free memory that cannot go back to the device.
+    holes: u64,
+}
+
+impl<W: Watch> ForwardReader<'_, W> {
+    fn apply(&mut self, memory: &mut Memory<Share, Facts>, event: &Event) {
+        let before = memory.apply(event, self);
+        if event.action == Action::FreeRequested {
+            if let Some(block) = memory.block_mut(event.addr) {
+                block.freed = self.watch.time(self.state);
             }
-            Action::FreeRequested => {
-                if let Some(block) = self.blocks.get_mut(&addr) {
-                    block.freed = watch.time(state);
-                }
-            }
-            Action::FreeCompleted => self.free(addr, state, watch),
-            Action::Obtain { expandable } => {
-                let Event { stream, pool, .. } = *event;
-                let pool = begin.pools.get(&number).copied().unwrap_or(pool);
-                let end = addr.saturating_add(size);
-                let kind = Kind::of(size, expandable, pages);
-                let origin = Origin { stream, pool, expandable, kind, stack };
-                let of = Share { origin, born: watch.time(state), active: 0, idle: 0 };
-                self.obtain(addr, Part { end, page: pages.page(size, expandable, kind), of }, state, watch);
-            }
-            Action::Release { .. } => self.release(addr, addr.saturating_add(size), state, watch),
-            Action::OutOfMemory | Action::Mark | Action::Snapshot | Action::Unknown => {}
+            return;
+        }
+        if let Some(block) = before {
+            self.account(memory, event.addr, block.size, false);
+            self.watch.block(event.addr, &block, self.state);
+        }
+        if event.action == Action::Alloc
+            && let Some(size) = memory.blocks().get(&event.addr).map(|block| block.size)
+        {
+            self.account(memory, event.addr, size, true);
         }
     }
 
-    /// Returns the address and the part around an address.
-    fn part_at(&self, address: u64) -> Option<(u64, Part)> {
-        let (&start, part) = self.parts.range(..=address).next_back()?;
-        (part.end > address).then_some((start, *part))
+    fn complete(&mut self, memory: &Memory<Share, Facts>) {
+        self.watch.state(self.state, &ForwardMemory { memory, holes: self.holes });
     }
 
-    /// Returns stream, pool and kind of a block: those of the part, or those of the event.
-    fn owner(&self, address: u64, stream: u16, pool: u16) -> (u16, u16, Kind) {
-        match self.part_at(address) {
-            Some((_, part)) => {
-                let Origin { stream, pool: own, kind, .. } = part.of.origin;
-                (stream, if pool == UNKNOWN { own } else { pool }, kind)
-            }
-            None => (stream, pool, Kind::Unknown),
-        }
-    }
-
-    /// Returns the bytes of the pages that a block touches and no other block does. The block is
-    /// not in the memory, and its part starts at `start`.
-    fn own_pages(&self, address: u64, size: u64, start: u64, part: &Part) -> u64 {
-        let page = part.page;
-        if page == 0 || size == 0 {
-            return 0;
-        }
-        let end = address.saturating_add(size).min(part.end);
-        // The pages before `first` and from `last` on belong to no byte of the block alone.
-        let (mut first, mut last) = ((address - start) / page, (end - start).div_ceil(page));
-        let before = self.blocks.range(..address).next_back();
-        let reach = before.map_or(0, |(&other, block)| other.saturating_add(block.size));
-        if reach > start.saturating_add(first.saturating_mul(page)) {
-            first += 1;
-        }
-        let behind = self.blocks.range(end.max(address)..).next().map(|(&other, _)| other);
-        if last > first && behind.is_some_and(|other| other < start.saturating_add(last.saturating_mul(page))) {
-            last -= 1;
-        }
-        // A part of a page at the end is never idle alone.
-        last.min((part.end - start) / page).saturating_sub(first).saturating_mul(page)
-    }
-
-    /// Changes the bytes in use of the part around a block that is not in the memory, and the
-    /// part's idle bytes.
-    fn account(&mut self, address: u64, size: u64, is_used: bool) {
-        let Some((start, found)) = self.part_at(address) else { return };
-        let pages = self.own_pages(address, size, start, &found);
-        let Some(part) = self.parts.get_mut(&start) else { return };
+    /// Changes the bytes in use of the part around a block that comes or goes, and the part's idle
+    /// bytes.
+    fn account(&mut self, memory: &mut Memory<Share, Facts>, address: u64, size: u64, is_used: bool) {
+        let Some((start, part, blocks)) = memory.part_at_mut(address) else { return };
+        let pages = own_pages(blocks, address, size, start, part);
         let before = holes(start, part);
         let length = part.end - start;
         let Share { active, idle, .. } = &mut part.of;
@@ -198,109 +188,91 @@ impl ForwardMemory {
         if *active == 0 || part.page == 0 {
             *idle = if *active == 0 { length } else { 0 };
         }
-        self.sums.holes = self.sums.holes.saturating_sub(before).saturating_add(holes(start, part));
+        self.holes = self.holes.saturating_sub(before).saturating_add(holes(start, part));
+    }
+}
+
+impl<W: Watch> HistoryReader for ForwardReader<'_, W> {
+    type Part = Share;
+    type Block = Facts;
+    type Event = Seen;
+
+    fn part(&mut self, event: &Event, _: &Memory<Share, Facts>) -> Part {
+        let (Seen { stream, pool, stack, .. }, expandable) = (event.of, event.action.is_expandable());
+        let pool = self.begin.pools.get(&(self.state - 1)).copied().unwrap_or(pool);
+        let kind = Kind::of(event.size, expandable, self.pages);
+        let origin = Origin { stream, pool, expandable, kind, stack };
+        let of = Share { origin, born: self.watch.time(self.state), active: 0, idle: 0 };
+        Part { end: event.end(), page: self.pages.page(event.size, expandable, kind), of }
     }
 
-    fn allocate(&mut self, address: u64, block: Block, state: u32, watch: &mut impl Watch) {
-        // Of a contradictory record, the later event holds.
-        self.free(address, state, watch);
-        self.account(address, block.size, true);
-        self.blocks.insert(address, block);
-        self.sums.active = self.sums.active.saturating_add(block.size);
+    fn block(&mut self, event: &Event, memory: &Memory<Share, Facts>) -> Block {
+        let number = self.state - 1;
+        let size = self.begin.sizes.get(&number).copied().unwrap_or_else(|| rounded(event.size));
+        let stack = self.begin.stacks.get(&number).copied().unwrap_or(event.of.stack);
+        let (stream, pool, kind) = owner(memory, event.addr, event.of.stream, event.of.pool);
+        let of = Facts { stack, stream, pool, kind, born: self.watch.time(self.state), freed: u32::MAX };
+        Block { size, pending: false, of }
     }
 
-    fn free(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
-        let Some(block) = self.blocks.remove(&address) else { return };
-        self.sums.active = self.sums.active.saturating_sub(block.size);
-        self.account(address, block.size, false);
-        watch.block(address, &block, state);
-    }
-
-    /// Adds a part. A part of an expandable segment is joined with its neighbours.
-    fn obtain(&mut self, address: u64, mut part: Part, state: u32, watch: &mut impl Watch) {
-        let mut address = address;
-        if part.end == address {
-            return;
+    fn join(&self, new: &mut Part, beside: &Part, _: bool) -> bool {
+        let (origin, other) = (&mut new.of.origin, beside.of.origin);
+        if origin.stream != other.stream {
+            return false;
         }
-        self.release(address, part.end, state, watch);
-        let Origin { stream, expandable, .. } = part.of.origin;
-        let alike = |other: &Part| expandable && other.of.origin.expandable && other.of.origin.stream == stream;
-        let before = self.parts.range(..address).next_back().map(|(&start, part)| (start, *part));
-        let before = before.filter(|(_, other)| other.end == address && alike(other));
-        let behind = self.parts.get(&part.end).copied().filter(alike).map(|other| (part.end, other));
-        for (start, other) in before.into_iter().chain(behind) {
-            self.remove(start, state, watch);
-            address = address.min(start);
-            part.end = part.end.max(other.end);
-            part.page = other.page;
-            let (origin, other) = (&mut part.of.origin, other.of.origin);
-            if origin.pool == UNKNOWN || other.pool != UNKNOWN {
-                origin.pool = other.pool;
-            }
-            (origin.stack, origin.kind) = (other.stack, other.kind);
+        if origin.pool == UNKNOWN || other.pool != UNKNOWN {
+            origin.pool = other.pool;
         }
-        self.insert(address, part);
+        (origin.stack, origin.kind) = (other.stack, other.kind);
+        true
     }
 
-    fn insert(&mut self, address: u64, mut part: Part) {
-        let blocks = || self.blocks.range(address..part.end).map(|(&start, block)| (start, block.size));
+    fn part_begins(&mut self, address: u64, part: &mut Part, blocks: &BTreeMap<u64, Block>) {
+        let blocks = || blocks.range(address..part.end).map(|(&start, block)| (start, block.size));
         let active = blocks().map(|(_, size)| size).fold(0, u64::saturating_add);
         let idle = memory::free_between(address, part.end, part.page, blocks()).idle;
-        (part.of.active, part.of.idle) = (active, idle);
-        self.sums.reserved = self.sums.reserved.saturating_add(part.end - address);
-        self.sums.holes = self.sums.holes.saturating_add(holes(address, &part));
-        self.parts.insert(address, part);
+        (part.of.active, part.of.idle, part.of.born) = (active, idle, self.watch.time(self.state));
+        self.holes = self.holes.saturating_add(holes(address, part));
     }
 
-    fn remove(&mut self, address: u64, state: u32, watch: &mut impl Watch) {
-        if let Some(part) = self.parts.remove(&address) {
-            self.lose(address, &part, state, watch);
-        }
+    fn part_ends(&mut self, address: u64, part: &Part) {
+        self.holes = self.holes.saturating_sub(holes(address, part));
+        self.watch.part(address, part, self.state);
     }
+}
 
-    /// Takes a removed part out of the sums.
-    fn lose(&mut self, address: u64, part: &Part, state: u32, watch: &mut impl Watch) {
-        self.sums.reserved = self.sums.reserved.saturating_sub(part.end - address);
-        self.sums.holes = self.sums.holes.saturating_sub(holes(address, part));
-        watch.part(address, part, state);
+/// Returns stream, pool and kind of a block: those of the part, or those of the event.
+fn owner(memory: &Memory<Share, Facts>, address: u64, stream: u16, pool: u16) -> (u16, u16, Kind) {
+    match memory.part_at(address) {
+        Some((_, part)) => {
+            let Origin { stream, pool: own, kind, .. } = part.of.origin;
+            (stream, if pool == UNKNOWN { own } else { pool }, kind)
+        }
+        None => (stream, pool, Kind::Unknown),
     }
+}
 
-    /// Removes a range from all overlapping parts.
-    fn release(&mut self, address: u64, end: u64, state: u32, watch: &mut impl Watch) {
-        let (mut removed, mut left) = (Vec::new(), Vec::new());
-        memory::cut(
-            &mut self.parts,
-            address,
-            end,
-            |start, part| removed.push((start, part)),
-            |_, start, part| left.push((start, part)),
-        );
-        for (start, part) in removed {
-            self.lose(start, &part, state, watch);
-        }
-        for (start, part) in left {
-            let of = Share { born: watch.time(state), ..part.of };
-            self.insert(start, Part { of, ..part });
-        }
+/// Returns the bytes of the pages that a block touches and no other block does. The block is
+/// not in the memory, and its part starts at `start`.
+fn own_pages(blocks: &BTreeMap<u64, Block>, address: u64, size: u64, start: u64, part: &Part) -> u64 {
+    let page = part.page;
+    if page == 0 || size == 0 {
+        return 0;
     }
-
-    /// Returns the parts with holes and the idle memory.
-    pub(super) fn free_parts(&self) -> FreeParts {
-        let mut free = FreeParts::default();
-        for (&start, part) in &self.parts {
-            free.with_holes += u64::from(holes(start, part) > 0);
-            let Share { origin, active, idle, .. } = part.of;
-            let segments = u64::from(active == 0);
-            if idle == 0 && segments == 0 {
-                continue;
-            }
-            match free.idle.iter_mut().find(|(pool, ..)| *pool == origin.pool) {
-                Some((_, bytes, count)) => (*bytes, *count) = (bytes.saturating_add(idle), *count + segments),
-                None => free.idle.push((origin.pool, idle, segments)),
-            }
-        }
-        free
+    let end = address.saturating_add(size).min(part.end);
+    // The pages before `first` and from `last` on belong to no byte of the block alone.
+    let (mut first, mut last) = ((address - start) / page, (end - start).div_ceil(page));
+    let before = blocks.range(..address).next_back();
+    let reach = before.map_or(0, |(&other, block)| other.saturating_add(block.size));
+    if reach > start.saturating_add(first.saturating_mul(page)) {
+        first += 1;
     }
+    let behind = blocks.range(end.max(address)..).next().map(|(&other, _)| other);
+    if last > first && behind.is_some_and(|other| other < start.saturating_add(last.saturating_mul(page))) {
+        last -= 1;
+    }
+    // A part of a page at the end is never idle alone.
+    last.min((part.end - start) / page).saturating_sub(first).saturating_mul(page)
 }
 
 /// Returns the free bytes of a part that cannot go back to the device.

@@ -8,36 +8,10 @@ use cachalot_snapshot::Annotation;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// The kind of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Action {
-    /// A request was served.
-    Alloc,
-    /// The program freed a block.
-    FreeRequested,
-    /// The block is free.
-    FreeCompleted,
-    /// Memory came from the device: a segment, or a part of an expandable segment.
-    Obtain { expandable: bool },
-    /// Memory went back to the device.
-    Release { expandable: bool },
-    /// A request failed.
-    OutOfMemory,
-    /// A mark of the program, with the text as a note.
-    Mark,
-    /// A snapshot was taken. The event keeps its number.
-    Snapshot,
-    /// An action that no version known here has. The event keeps its number.
-    Unknown,
-}
-
-/// An event.
+/// What a page knows of an event. Of a failed request, the address of the event is the free bytes
+/// of the device. Marks and unknown actions keep their numbers, and a mark has its text as a note.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Event {
-    /// The address. For a failed request the free bytes of the device.
-    pub(super) addr: u64,
-    /// The size in bytes.
-    pub(super) size: u64,
+pub(super) struct Seen {
     /// The time in microseconds. 0 if unknown.
     pub(super) time: i64,
     /// The number of the stack in [`Stacks`].
@@ -46,8 +20,12 @@ pub(super) struct Event {
     pub(super) stream: u16,
     /// The number of the pool in [`Names`], or [`UNKNOWN`].
     pub(super) pool: u16,
-    pub(super) action: Action,
 }
+
+/// An event, of 40 bytes.
+pub(super) type Event = memory::EventOf<Seen>;
+
+const _: () = assert!(size_of::<Event>() == 40, "10 million events take 400 MB");
 
 /// The number of an unknown pool.
 pub(super) const UNKNOWN: u16 = u16::MAX;

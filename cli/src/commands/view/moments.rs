@@ -6,8 +6,9 @@
 //! the bounds: 0 for short histories with few enough blocks.
 
 use super::begin::Begin;
-use super::forward::{self, Block, ForwardMemory, FreeParts, Part, Share, Sums, Watch};
-use super::history::{Action, Event, Kind, Origin, Pages};
+use super::forward::{self, Block, Facts, ForwardMemory, FreeParts, Part, Share, Sums, Watch};
+use super::history::{Event, Kind, Origin, Pages};
+use cachalot_replay::memory::Action;
 
 /// Approximate bounds of a page.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +128,7 @@ impl Survey {
         let is = |state: u32, wanted: fn(Action) -> bool| {
             events.get(state as usize).is_some_and(|event| wanted(event.action))
         };
-        while state > 0 && is(state, |action| matches!(action, Action::Obtain { .. })) {
+        while state > 0 && is(state, |action| action.obtains()) {
             state += 1;
         }
         if state > 0 && is(state, |action| action == Action::Alloc) { state + 1 } else { state }
@@ -140,15 +141,15 @@ impl Watch for Survey {
     }
 
     fn block(&mut self, _: u64, block: &Block, state: u32) {
-        let group = |state: u32| state.wrapping_sub(1);
-        let differ = group(block.born) ^ group(state.min(self.events + 1));
-        self.crossing[if block.born == 0 { 32 } else { 31_u32.saturating_sub(differ.leading_zeros()) as usize }] += 1;
+        let (born, group) = (block.of.born, |state: u32| state.wrapping_sub(1));
+        let differ = group(born) ^ group(state.min(self.events + 1));
+        self.crossing[if born == 0 { 32 } else { 31_u32.saturating_sub(differ.leading_zeros()) as usize }] += 1;
     }
 
     fn part(&mut self, _: u64, _: &Part, _: u32) {}
 
-    fn state(&mut self, state: u32, memory: &ForwardMemory) {
-        let Sums { reserved, active, .. } = memory.sums;
+    fn state(&mut self, state: u32, memory: &ForwardMemory<'_>) {
+        let Sums { reserved, active, .. } = memory.sums();
         if reserved > self.most_reserved.0 {
             self.most_reserved = (reserved, state);
         }
@@ -191,7 +192,7 @@ impl Watch for Sampler<'_> {
     }
 
     fn block(&mut self, address: u64, block: &Block, state: u32) {
-        let &Block { size: bytes, stack, stream, pool, kind, born: birth, freed } = block;
+        let &Block { size: bytes, of: Facts { stack, stream, pool, kind, born: birth, freed }, .. } = block;
         let death = self.death(state);
         if birth < death {
             let life = Life { address, bytes, stack, stream, pool, kind, birth, death, freed, expandable: false };
@@ -210,12 +211,12 @@ impl Watch for Sampler<'_> {
         }
     }
 
-    fn state(&mut self, state: u32, memory: &ForwardMemory) {
-        self.most_reserved = self.most_reserved.max(memory.sums.reserved);
+    fn state(&mut self, state: u32, memory: &ForwardMemory<'_>) {
+        let sums = memory.sums();
+        self.most_reserved = self.most_reserved.max(sums.reserved);
         if self.states.get(self.shown.moments.len()) != Some(&state) {
             return;
         }
-        let sums = memory.sums;
         if state == self.reserved_peak {
             self.shown.peaks[0] = self.next();
         }
@@ -232,9 +233,9 @@ impl Watch for Sampler<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::begin::Begin;
-    use super::super::history::{Action, Event, Pages, UNKNOWN};
+    use super::super::history::{Event, Pages, Seen, UNKNOWN};
     use super::{FreeParts, Limits, Shown};
-    use cachalot_replay::memory::{SMALL_PAGE, free_between, rounded};
+    use cachalot_replay::memory::{Action, SMALL_PAGE, free_between, rounded};
     use std::collections::BTreeMap;
 
     /// Chooses the moments of a program with pages of 1 MiB or 20 MiB.
@@ -245,7 +246,7 @@ mod tests {
     const ALL: Limits = Limits { moments: 1 << 17, blocks: u64::MAX };
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { addr, size, time: 0, stack: 0, stream: 0, pool: UNKNOWN, action }
+        Event { addr, size, of: Seen { time: 0, stack: 0, stream: 0, pool: UNKNOWN }, action }
     }
 
     /// Makes a program of two expandable segments, with blocks of up to 8 KiB.
@@ -258,7 +259,7 @@ mod tests {
         };
         let (mut events, mut held) = (Vec::new(), Vec::new());
         for part in 0..4 {
-            events.push(event(Action::Obtain { expandable: true }, (1 << 30) + (part << 20), 1 << 20));
+            events.push(event(Action::SegmentMap, (1 << 30) + (part << 20), 1 << 20));
         }
         while events.len() < count {
             let place = (1 << 30) + random(512) * 8192;
@@ -343,9 +344,9 @@ mod tests {
             Action::Alloc,
             Action::FreeRequested,
             Action::FreeCompleted,
-            Action::Obtain { expandable: true },
-            Action::Obtain { expandable: false },
-            Action::Release { expandable: true },
+            Action::SegmentMap,
+            Action::SegmentAlloc,
+            Action::SegmentUnmap,
             Action::OutOfMemory,
         ];
         let events: Vec<Event> = (0..20_000)
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn the_peak_of_reserved_memory_includes_the_request_and_counts_segments_in_use() {
         let mib = 1 << 20;
-        let obtain = |addr: u64| event(Action::Obtain { expandable: false }, addr, 2 * mib);
+        let obtain = |addr: u64| event(Action::SegmentAlloc, addr, 2 * mib);
         let events = [
             obtain(16 * mib),
             event(Action::Alloc, 16 * mib, mib),
@@ -375,7 +376,7 @@ mod tests {
             event(Action::Alloc, 32 * mib, 512),
             event(Action::FreeRequested, 32 * mib, 512),
             event(Action::FreeCompleted, 32 * mib, 512),
-            event(Action::Release { expandable: false }, 32 * mib, 2 * mib),
+            event(Action::SegmentFree, 32 * mib, 2 * mib),
         ];
         let shown = shown(&events, &Begin::default(), ALL);
         let peak = shown.moments[shown.peaks[0] as usize];

@@ -1,12 +1,12 @@
 //! Reads histories from snapshots and from records, and makes histories by replay.
 
-use super::history::{Action, Event, History, HistoryMemory, HistoryPart, Kind, Names, Origin, Pages, UNKNOWN};
+use super::history::{Event, History, HistoryMemory, HistoryPart, Kind, Names, Origin, Pages, Seen, UNKNOWN};
 use super::stacks::{NO_STACK, Stacks};
 use crate::commands::range::{RangeArgs, words_of};
 use cachalot_core::{Config, PoolId, PoolKind, TraceEntry};
-use cachalot_replay::memory::{Block, Part};
+use cachalot_replay::memory::{Action, Block, Part};
 use cachalot_replay::replay::{self, Options, ReplayError};
-use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Pools, Trace, snapshot};
+use cachalot_replay::trace::{self, BadInput, BlockState, Note, Place, Pools, RecordFacts, Trace, snapshot};
 use cachalot_replay::tune;
 use cachalot_snapshot::{Segment, Snapshot};
 use rustc_hash::FxHashMap;
@@ -44,7 +44,7 @@ pub(super) fn load(
     let mut unknown = BTreeMap::<String, u64>::new();
     let read = snapshot::load_all_with(file, watch, |event| {
         let converted = of_event(&event, &mut names, &mut stacks);
-        if converted.action == Action::Unknown {
+        if Action::named(&event.action).is_none() {
             *unknown.entry(event.action.into_owned()).or_default() += 1;
         }
         converted
@@ -178,25 +178,17 @@ fn trace<'s>(
     let mut pools = Pools::default();
     let numbers: Vec<_> = names.pools.iter().map(|&(one, other)| pools.number(PoolId(one, other))).collect();
     for (number, event) in (0..).zip(events) {
-        let action = match event.action {
-            Action::Alloc => trace::Action::Alloc,
-            Action::FreeRequested => trace::Action::FreeRequested,
-            Action::FreeCompleted => trace::Action::FreeCompleted,
-            Action::Obtain { expandable: false } => trace::Action::SegmentAlloc,
-            Action::Obtain { expandable: true } => trace::Action::SegmentMap,
-            Action::Release { expandable: false } => trace::Action::SegmentFree,
-            Action::Release { expandable: true } => trace::Action::SegmentUnmap,
-            Action::OutOfMemory => trace::Action::OutOfMemory,
-            Action::Mark | Action::Snapshot | Action::Unknown => continue,
-        };
+        if matches!(event.action, Action::Mark | Action::Other) {
+            continue;
+        }
         let addr = if event.action == Action::OutOfMemory { 0 } else { event.addr };
-        let stream = names.streams[usize::from(event.stream)].cast_unsigned();
-        let (size, place) = (event.size, Place::Event(number));
+        let stream = names.streams[usize::from(event.of.stream)].cast_unsigned();
+        let (size, place, action) = (event.size, Place::Event(number), event.action);
         if size >= cachalot_core::MAX_REQUEST {
             return Err(Unused::Contradicts(format!("{place}: the size {size} is out of range")));
         }
-        let pool = numbers.get(usize::from(event.pool)).copied().flatten();
-        converted.push(trace::Event { action, addr, size, stream, note: Note::None, pool, place });
+        let pool = numbers.get(usize::from(event.of.pool)).copied().flatten();
+        converted.push(trace::Event { action, addr, size, of: RecordFacts { stream, note: Note::None, pool, place } });
     }
     if converted.is_empty() {
         return Err(Unused::Nothing);
@@ -207,19 +199,7 @@ fn trace<'s>(
 
 fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut Stacks) -> Event {
     let details = event.details.as_deref();
-    let action = match &*event.action {
-        "alloc" => Action::Alloc,
-        "free_requested" => Action::FreeRequested,
-        "free_completed" => Action::FreeCompleted,
-        "segment_alloc" => Action::Obtain { expandable: false },
-        "segment_map" => Action::Obtain { expandable: true },
-        "segment_free" => Action::Release { expandable: false },
-        "segment_unmap" => Action::Release { expandable: true },
-        "oom" => Action::OutOfMemory,
-        "annotate" | "user_defined" => Action::Mark,
-        "snapshot" => Action::Snapshot,
-        _ => Action::Unknown,
-    };
+    let action = Action::named(&event.action).unwrap_or(Action::Other);
     let metadata = details.and_then(|details| details.user_metadata.as_deref()).filter(|text| !text.is_empty());
     let compiling = details.and_then(|details| details.compile_context.as_deref());
     let compiling = compiling.filter(|text| !matches!(*text, "" | "N/A"));
@@ -236,10 +216,12 @@ fn of_event(event: &cachalot_snapshot::Event, names: &mut Names, stacks: &mut St
             event.addr.unwrap_or(0)
         },
         size: u64::try_from(event.size).unwrap_or(0),
-        time: event.time_us.unwrap_or(0),
-        stack: stacks.number(event.frames.as_ref(), note.as_deref()),
-        stream: names.stream(event.stream),
-        pool: event.pool_id().map_or(UNKNOWN, |pool| names.pool(pool)),
+        of: Seen {
+            time: event.time_us.unwrap_or(0),
+            stack: stacks.number(event.frames.as_ref(), note.as_deref()),
+            stream: names.stream(event.stream),
+            pool: event.pool_id().map_or(UNKNOWN, |pool| names.pool(pool)),
+        },
         action,
     }
 }
@@ -268,7 +250,7 @@ fn of_snapshot(
         label: label.to_owned(),
         device,
         config: config.clone(),
-        has_times: events.iter().any(|event| event.time != 0),
+        has_times: events.iter().any(|event| event.of.time != 0),
         events,
         end: Some(ends.remove(&device).unwrap_or_default()),
         annotations: annotations.iter().filter(|mark| mark.device == device).cloned().collect(),
@@ -315,13 +297,15 @@ fn of_record(trace: &Trace, label: &str) -> History {
     let mut names = Names::default();
     let mut stacks = Stacks::default();
     let event = |event: &trace::Event| Event {
-        addr: if event.action == trace::Action::OutOfMemory { u64::MAX } else { event.addr },
+        addr: if event.action == Action::OutOfMemory { u64::MAX } else { event.addr },
         size: event.size,
-        time: 0,
-        stack: NO_STACK,
-        stream: names.stream(event.stream.cast_signed()),
-        pool: trace.pools.of(event).map_or(UNKNOWN, |pool| names.pool((pool.0, pool.1))),
-        action: of_action(event.action),
+        of: Seen {
+            time: 0,
+            stack: NO_STACK,
+            stream: names.stream(event.of.stream.cast_signed()),
+            pool: trace.pools.of(event).map_or(UNKNOWN, |pool| names.pool((pool.0, pool.1))),
+        },
+        action: event.action,
     };
     let events = trace.events.iter().map(event).collect();
     let end = trace.expected.as_ref().filter(|expected| !expected.segments.is_empty()).map(|expected| {
@@ -347,19 +331,6 @@ fn of_record(trace: &Trace, label: &str) -> History {
         answer: None,
         contradiction: None,
         remarks: Vec::new(),
-    }
-}
-
-fn of_action(action: trace::Action) -> Action {
-    match action {
-        trace::Action::Alloc => Action::Alloc,
-        trace::Action::FreeRequested => Action::FreeRequested,
-        trace::Action::FreeCompleted => Action::FreeCompleted,
-        trace::Action::SegmentAlloc => Action::Obtain { expandable: false },
-        trace::Action::SegmentMap => Action::Obtain { expandable: true },
-        trace::Action::SegmentFree => Action::Release { expandable: false },
-        trace::Action::SegmentUnmap => Action::Release { expandable: true },
-        trace::Action::OutOfMemory => Action::OutOfMemory,
     }
 }
 
@@ -420,17 +391,7 @@ fn replay_one(
     let mut next = requests.iter();
     let (mut stack, mut time) = (NO_STACK, requests.first().map_or(0, |request| request.1));
     let event = |(entry, pool): (&TraceEntry, &PoolId)| {
-        let action = match entry.action {
-            cachalot_core::Action::Alloc => Action::Alloc,
-            cachalot_core::Action::FreeRequested => Action::FreeRequested,
-            cachalot_core::Action::FreeCompleted => Action::FreeCompleted,
-            cachalot_core::Action::SegmentAlloc => Action::Obtain { expandable: false },
-            cachalot_core::Action::SegmentMap => Action::Obtain { expandable: true },
-            cachalot_core::Action::SegmentFree => Action::Release { expandable: false },
-            cachalot_core::Action::SegmentUnmap => Action::Release { expandable: true },
-            cachalot_core::Action::OutOfMemory => Action::OutOfMemory,
-            _ => Action::Snapshot,
-        };
+        let action = Action::from(entry.action);
         // Both programs have the same requests in the same order.
         if matches!(action, Action::Alloc | Action::OutOfMemory)
             && let Some(request) = next.next()
@@ -440,10 +401,12 @@ fn replay_one(
         Event {
             addr: if action == Action::OutOfMemory { u64::MAX } else { entry.addr.0 },
             size: entry.size,
-            time,
-            stack,
-            stream: names.stream(entry.stream.0.cast_signed()),
-            pool: names.pool((pool.0, pool.1)),
+            of: Seen {
+                time,
+                stack,
+                stream: names.stream(entry.stream.0.cast_signed()),
+                pool: names.pool((pool.0, pool.1)),
+            },
             action,
         }
     };
@@ -479,10 +442,10 @@ fn requests(history: &History) -> Vec<(u32, i64)> {
     let mut before: Vec<(u64, u32)> =
         begin.memory.blocks().iter().map(|(&address, block)| (address, block.of)).collect();
     before.sort_unstable();
-    let first = history.events.first().map_or(0, |event| event.time);
+    let first = history.events.first().map_or(0, |event| event.of.time);
     let of_program = history.events.iter().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory));
     let before = before.into_iter().map(|(_, stack)| (stack, first));
-    before.chain(of_program.map(|event| (event.stack, event.time))).collect()
+    before.chain(of_program.map(|event| (event.of.stack, event.of.time))).collect()
 }
 
 /// Converts a segment of an allocator.
