@@ -3,9 +3,10 @@
 //! backwards. Undoing the events of a history from the last event on leads back to any earlier
 //! time.
 //!
-//! The memory serves every [`HistoryReader`] of a history, which has its values for parts, blocks and
-//! events, such as stream, pool, time and stack. What a history does not tell is among these
-//! values. Nothing is refused: of events that contradict each other, the later one holds.
+//! The memory serves every [`HistoryReader`] of a history, which has its values for parts, blocks
+//! and events, such as stream, pool, time and stack. What a history does not tell is among these
+//! values. Nothing is refused: of events that contradict each other, the later one holds. A reader
+//! that refuses asks [`Memory::misfit`] first.
 
 mod event;
 mod free;
@@ -50,6 +51,21 @@ pub struct Memory<P, B> {
     reserved: u64,
     allocated: u64,
     pending: u64,
+}
+
+/// What in the memory an event does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit<B> {
+    /// Memory that comes is there already.
+    Held,
+    /// Memory that goes is not there as a whole.
+    NotHeld,
+    /// The memory of a block that comes is not there, or in several segments.
+    Outside,
+    /// Memory of a block that comes, or memory that goes, is in use by the block at the address.
+    InUse(u64, Block<B>),
+    /// The block of a free is not there, or for an undone event, that of a request.
+    NoBlock,
 }
 
 /// A reader of a history: what it knows of memory, and what it sees of a change.
@@ -187,6 +203,48 @@ impl<P: Copy, B: Copy> Memory<P, B> {
             Action::SegmentFree | Action::SegmentUnmap => self.obtain(event, reader),
             Action::OutOfMemory | Action::Mark | Action::Other => None,
         }
+    }
+
+    /// Returns what the change of an event does not fit, or for `is_undone`, what does not fit that
+    /// the change was. What a block must be like is the reader's to say.
+    pub fn misfit<E>(&self, event: &EventOf<E>, is_undone: bool) -> Option<Misfit<B>> {
+        let (addr, end) = (event.addr, event.end());
+        match (event.action, is_undone) {
+            (Action::Alloc, false) => self.in_use(addr, end).or_else(|| self.outside(addr, end)),
+            // The end of a history has all segments, and its beginning may not.
+            (Action::FreeCompleted, true) => self.outside(addr, end).or_else(|| self.in_use(addr, end)),
+            (Action::Alloc | Action::FreeRequested | Action::FreeCompleted, _) => {
+                (!self.blocks.contains_key(&addr)).then_some(Misfit::NoBlock)
+            }
+            (Action::SegmentAlloc | Action::SegmentMap, false) | (Action::SegmentFree | Action::SegmentUnmap, true) => {
+                self.overlaps(addr, end).then_some(Misfit::Held)
+            }
+            (Action::SegmentAlloc | Action::SegmentFree, _) => {
+                let is_held = self.parts.get(&addr).is_some_and(|part| part.page == 0 && part.end == end);
+                if is_held { self.in_use(addr, end) } else { Some(Misfit::NotHeld) }
+            }
+            (Action::SegmentMap | Action::SegmentUnmap, _) => {
+                let is_held = self.part_at(addr).is_some_and(|(_, part)| part.page > 0 && part.end >= end);
+                if is_held { self.in_use(addr, end) } else { Some(Misfit::NotHeld) }
+            }
+            (Action::OutOfMemory | Action::Mark | Action::Other, _) => None,
+        }
+    }
+
+    /// Returns whether memory of a part is in a range.
+    pub fn overlaps(&self, address: u64, end: u64) -> bool {
+        self.parts.range(..end).next_back().is_some_and(|(_, part)| part.end > address)
+    }
+
+    fn outside(&self, address: u64, end: u64) -> Option<Misfit<B>> {
+        let is_within = self.part_at(address).is_some_and(|(_, part)| end <= part.end);
+        (!is_within).then_some(Misfit::Outside)
+    }
+
+    /// Returns the last block in a range. If blocks are disjoint, no other one reaches further.
+    fn in_use(&self, address: u64, end: u64) -> Option<Misfit<B>> {
+        let (&start, &block) = self.blocks.range(..end).next_back()?;
+        (start.saturating_add(block.size) > address).then_some(Misfit::InUse(start, block))
     }
 
     /// Adds the memory of an event in the place of all memory there.

@@ -4,44 +4,56 @@
 //! A replay of a checked record meets only addresses introduced by the record, and every sum of
 //! sizes fits 64 bits.
 
-use super::{Action, BadInput, BlockState, Event, Place, Start};
+use super::{Action, BadInput, BlockState, Event, Place, RecordFacts, Segment, Start};
+use crate::memory::{Block, HistoryReader, Memory, Misfit, Part, SMALL_PAGE};
 use cachalot_core::UNIT;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Bound on the sum of all requests and on the sum of all segments in bytes, so that no counter of
 /// bytes overflows a signed 64-bit number, even after rounding.
 const MAX_TOTAL_BYTES: u64 = 1 << 61;
 
-/// A block between the events `a` and `c`.
-struct CheckedBlock {
-    size: u64,
-    /// Place of the allocation. `None` for a block from before the first event.
-    place: Option<Place>,
-    /// Whether `f` has occurred.
-    freed: bool,
-}
-
-impl CheckedBlock {
-    /// Describes the origin of the block.
-    fn origin(&self) -> String {
-        self.place.map_or_else(|| "from before the first event".to_owned(), |place| format!("of {place}"))
-    }
-}
-
 /// The memory of the record after some events.
 #[derive(Default)]
 struct RecordedMemory {
-    /// Disjoint blocks by address.
-    blocks: BTreeMap<u64, CheckedBlock>,
-    /// Segments between `A` and `F`: address → size.
-    segments: BTreeMap<u64, u64>,
-    /// Mapped ranges between `M` and `U`, adjacent ranges joined: start → end.
-    mapped: BTreeMap<u64, u64>,
+    /// The blocks have their requested sizes, and the places of their allocations: `None` before
+    /// the first event.
+    memory: Memory<(), Option<Place>>,
     /// Sum of all requests so far, in bytes.
     requested: u64,
     /// Sum of all segments so far, in bytes.
     obtained: u64,
+}
+
+/// Reads events for the check. Adjacent mapped ranges are one part.
+struct CheckReader;
+
+impl HistoryReader for CheckReader {
+    type Part = ();
+    type Block = Option<Place>;
+    type Event = RecordFacts;
+
+    fn part(&mut self, event: &Event, _: &Memory<(), Option<Place>>) -> Part<()> {
+        part(event.end(), event.action.is_expandable())
+    }
+
+    fn block(&mut self, event: &Event, _: &Memory<(), Option<Place>>) -> Block<Option<Place>> {
+        Block { size: event.size, pending: false, of: Some(event.of.place) }
+    }
+
+    fn join(&self, _: &mut Part<()>, _: &Part<()>, _: bool) -> bool {
+        true
+    }
+}
+
+/// Returns a part that ends at an address. The size of its pages does not matter.
+fn part(end: u64, is_expandable: bool) -> Part<()> {
+    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of: () }
+}
+
+/// Describes the origin of a block.
+fn origin(block: &Block<Option<Place>>) -> String {
+    block.of.map_or_else(|| "from before the first event".to_owned(), |place| format!("of {place}"))
 }
 
 /// The statement contradicted by an event.
@@ -87,183 +99,112 @@ impl RecordedMemory {
     /// Returns the state before the first event.
     fn at(start: &Start) -> Result<Self, String> {
         let mut state = Self::default();
-        for segment in &start.segments {
-            let end =
-                segment.address.checked_add(segment.total_size).ok_or("a segment goes beyond the last address")?;
-            let obtained = if segment.is_expandable {
-                state.map(segment.address, end)
-            } else {
-                state.obtain(segment.address, end)
-            };
-            obtained.map_err(|contradiction| match contradiction {
-                Contradiction::Events(what) | Contradiction::Beginning(what) => format!("at the start, {what}"),
-            })?;
+        for &Segment { address, total_size, is_expandable, .. } in &start.segments {
+            let end = address.checked_add(total_size).ok_or("a segment goes beyond the last address")?;
+            if state.memory.overlaps(address, end) {
+                return Err(format!("at the start, {}", held(address)));
+            }
+            state.obtained = add(state.obtained, total_size).map_err(|what| format!("at the start, {what}"))?;
+            state.memory.place(address, part(end, is_expandable), &mut CheckReader);
         }
         for (_, block) in start.blocks() {
             state.requested = add(state.requested, block.requested_size)?;
-            let freed = block.state == BlockState::ActivePendingFree;
-            state.blocks.insert(block.address, CheckedBlock { size: block.requested_size, place: None, freed });
+            let pending = block.state == BlockState::ActivePendingFree;
+            state.memory.set_block(block.address, Some(Block { size: block.requested_size, pending, of: None }));
         }
         Ok(state)
     }
 
     fn apply(&mut self, event: &Event) -> Result<(), Contradiction> {
-        let (addr, size) = (event.addr, event.size);
+        let Event { addr, size, action, .. } = *event;
         if size == 0 {
-            return Err(Contradiction::Events(format!("the event `{}` has no bytes", event.action.letter())));
+            return Err(Contradiction::Events(format!("the event `{}` has no bytes", action.letter())));
         }
-        if event.action == Action::OutOfMemory {
+        if action == Action::OutOfMemory {
             return Ok(());
         }
-        let end = addr.checked_add(size).ok_or("the range goes beyond the last address")?;
-        match event.action {
-            Action::Alloc => self.alloc(addr, end, event.of.place),
-            Action::FreeRequested => self.free(addr, size),
-            Action::FreeCompleted => self.complete(addr, size),
-            _ if addr % UNIT != 0 || size % UNIT != 0 || addr == 0 => Err(Contradiction::Events(format!(
-                "a segment's address and size must be multiples of {UNIT} and not 0"
-            ))),
-            Action::SegmentAlloc => self.obtain(addr, end),
-            Action::SegmentMap => self.map(addr, end),
-            Action::SegmentFree => self.release(addr, size),
-            Action::SegmentUnmap => self.unmap(addr, end),
-            Action::OutOfMemory | Action::Mark | Action::Other => Ok(()),
-        }
-    }
-
-    fn alloc(&mut self, addr: u64, end: u64, place: Place) -> Result<(), Contradiction> {
-        // Blocks are disjoint, so only the last block before `end` can overlap.
-        if let Some((&other, held)) = self.blocks.range(..end).next_back()
-            && other + held.size > addr
-        {
-            let (bytes, origin) = (held.size, held.origin());
-            return Err(Contradiction::Events(format!(
-                "allocation at {addr:x}, where the {bytes} bytes at {other:x} {origin} are still in use"
-            )));
-        }
-        if !self.is_backed(addr, end) {
-            return Err(Contradiction::Beginning(format!(
-                "allocation at {addr:x} outside every segment of the record"
-            )));
-        }
-        let size = end - addr;
-        self.requested = add(self.requested, size).map_err(Contradiction::Events)?;
-        self.blocks.insert(addr, CheckedBlock { size, place: Some(place), freed: false });
-        Ok(())
-    }
-
-    fn free(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
-        match self.blocks.get_mut(&addr) {
-            None => Err(self.unknown_block(addr, format!("free of {addr:x}, which is not allocated"))),
-            Some(held) if held.freed => Err(Contradiction::Events(format!("free of {addr:x}, which was freed before"))),
-            Some(held) if held.size != size => {
-                let (bytes, origin) = (held.size, held.origin());
-                let what = format!("free of {size} bytes at {addr:x}, where {bytes} {origin} are allocated");
-                Err(Contradiction::Events(what))
-            }
-            Some(held) => {
-                held.freed = true;
-                Ok(())
-            }
-        }
-    }
-
-    fn complete(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
-        match self.blocks.get(&addr) {
-            Some(held) if held.freed && held.size == size => {
-                self.blocks.remove(&addr);
-                Ok(())
-            }
-            held => {
-                let what = format!("a free of {size} bytes at {addr:x} is completed that was not requested");
-                Err(if held.is_none() { self.unknown_block(addr, what) } else { Contradiction::Events(what) })
-            }
-        }
-    }
-
-    /// Classifies an event about an unknown block. For a segment introduced by the record, the
-    /// record has all blocks.
-    fn unknown_block(&self, addr: u64, what: String) -> Contradiction {
-        if self.is_backed(addr, addr + 1) { Contradiction::Events(what) } else { Contradiction::Beginning(what) }
-    }
-
-    fn obtain(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
-        self.refuse_overlap(addr, end)?;
-        self.obtained = add(self.obtained, end - addr).map_err(Contradiction::Events)?;
-        self.segments.insert(addr, end - addr);
-        Ok(())
-    }
-
-    fn map(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
-        self.refuse_overlap(addr, end)?;
-        self.obtained = add(self.obtained, end - addr).map_err(Contradiction::Events)?;
-        let mut joined = (addr, end);
-        if let Some((&before, &before_end)) = self.mapped.range(..addr).next_back()
-            && before_end == addr
-        {
-            joined.0 = before;
-        }
-        if let Some(after_end) = self.mapped.remove(&end) {
-            joined.1 = after_end;
-        }
-        self.mapped.insert(joined.0, joined.1);
-        Ok(())
-    }
-
-    fn release(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
-        if self.segments.get(&addr) != Some(&size) {
-            let what = format!("release of a segment of {size} bytes at {addr:x}, which is not held");
-            return Err(Contradiction::Beginning(what));
-        }
-        self.refuse_in_use(addr, addr + size)?;
-        self.segments.remove(&addr);
-        Ok(())
-    }
-
-    fn unmap(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
-        let around = self.mapped.range(..=addr).next_back().map(|(&start, &stop)| (start, stop));
-        let Some((start, stop)) = around.filter(|&(_, stop)| stop >= end) else {
-            let what = format!("unmapping of {} bytes at {addr:x}, which are not mapped", end - addr);
-            return Err(Contradiction::Beginning(what));
-        };
-        self.refuse_in_use(addr, end)?;
-        self.mapped.remove(&start);
-        for (from, to) in [(start, addr), (end, stop)] {
-            if from < to {
-                self.mapped.insert(from, to);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether `[addr, end)` is in one segment, or in one run of mapped memory.
-    fn is_backed(&self, addr: u64, end: u64) -> bool {
-        let segment = self.segments.range(..=addr).next_back().map(|(&start, &size)| start + size);
-        let mapped = self.mapped.range(..=addr).next_back().map(|(_, &stop)| stop);
-        segment.is_some_and(|stop| stop >= end) || mapped.is_some_and(|stop| stop >= end)
-    }
-
-    fn refuse_overlap(&self, addr: u64, end: u64) -> Result<(), Contradiction> {
-        let segment = self.segments.range(..end).next_back().map(|(&start, &size)| start + size);
-        let mapped = self.mapped.range(..end).next_back().map(|(_, &stop)| stop);
-        if segment.is_some_and(|stop| stop > addr) || mapped.is_some_and(|stop| stop > addr) {
-            let what = format!("a segment is obtained at {addr:x}, where the record already holds one");
+        addr.checked_add(size).ok_or("the range goes beyond the last address")?;
+        let is_of_segment = action.obtains() || action.is_release();
+        if is_of_segment && (addr % UNIT != 0 || size % UNIT != 0 || addr == 0) {
+            let what = format!("a segment's address and size must be multiples of {UNIT} and not 0");
             return Err(Contradiction::Events(what));
         }
+        match self.memory.misfit(event, false) {
+            Some(misfit) => return Err(self.contradiction(event, misfit)),
+            None => self.refuse_block(event).map_err(Contradiction::Events)?,
+        }
+        match action {
+            Action::Alloc => self.requested = add(self.requested, size).map_err(Contradiction::Events)?,
+            _ if action.obtains() => self.obtained = add(self.obtained, size).map_err(Contradiction::Events)?,
+            _ => {}
+        }
+        self.memory.apply(event, &mut CheckReader);
         Ok(())
     }
 
-    fn refuse_in_use(&self, addr: u64, end: u64) -> Result<(), Contradiction> {
-        match self.blocks.range(..end).next_back() {
-            Some((&block, held)) if block + held.size > addr => {
-                let origin = held.origin();
-                let what =
-                    format!("memory at {addr:x} is given back while the block at {block:x} {origin} is in use{PARKED}");
-                Err(Contradiction::Events(what))
+    /// Refuses a free of a block that is not as the free says.
+    fn refuse_block(&self, event: &Event) -> Result<(), String> {
+        let Event { addr, size, action, .. } = *event;
+        match (action, self.memory.blocks().get(&addr)) {
+            (Action::FreeRequested, Some(block)) if block.pending => {
+                Err(format!("free of {addr:x}, which was freed before"))
+            }
+            (Action::FreeRequested, Some(block)) if block.size != size => {
+                let (bytes, origin) = (block.size, origin(block));
+                Err(format!("free of {size} bytes at {addr:x}, where {bytes} {origin} are allocated"))
+            }
+            (Action::FreeCompleted, Some(block)) if !block.pending || block.size != size => {
+                Err(unrequested(addr, size))
             }
             _ => Ok(()),
         }
     }
+
+    /// Puts into words what an event does not fit.
+    fn contradiction(&self, event: &Event, misfit: Misfit<Option<Place>>) -> Contradiction {
+        let Event { addr, size, action, .. } = *event;
+        let what = match (misfit, action) {
+            (Misfit::Held, _) => return Contradiction::Events(held(addr)),
+            (Misfit::InUse(other, block), Action::Alloc) => {
+                let (bytes, origin) = (block.size, origin(&block));
+                let what =
+                    format!("allocation at {addr:x}, where the {bytes} bytes at {other:x} {origin} are still in use");
+                return Contradiction::Events(what);
+            }
+            (Misfit::InUse(other, block), _) => {
+                let origin = origin(&block);
+                let what =
+                    format!("memory at {addr:x} is given back while the block at {other:x} {origin} is in use{PARKED}");
+                return Contradiction::Events(what);
+            }
+            (Misfit::NoBlock, _) => {
+                let is_request = action == Action::FreeRequested;
+                let request = format!("free of {addr:x}, which is not allocated");
+                let what = if is_request { request } else { unrequested(addr, size) };
+                // For a segment introduced by the record, the record has all blocks.
+                if self.memory.part_at(addr).is_some() {
+                    return Contradiction::Events(what);
+                }
+                what
+            }
+            (Misfit::Outside, _) => format!("allocation at {addr:x} outside every segment of the record"),
+            (Misfit::NotHeld, Action::SegmentUnmap) => {
+                format!("unmapping of {size} bytes at {addr:x}, which are not mapped")
+            }
+            (Misfit::NotHeld, _) => {
+                format!("release of a segment of {size} bytes at {addr:x}, which is not held")
+            }
+        };
+        Contradiction::Beginning(what)
+    }
+}
+
+fn held(addr: u64) -> String {
+    format!("a segment is obtained at {addr:x}, where the record already holds one")
+}
+
+fn unrequested(addr: u64, size: u64) -> String {
+    format!("a free of {size} bytes at {addr:x} is completed that was not requested")
 }
 
 fn add(total: u64, size: u64) -> Result<u64, String> {
