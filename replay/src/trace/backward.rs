@@ -18,43 +18,45 @@
 //! tell the ages of free blocks (`garbage_collection_threshold`).
 
 use super::start::Start;
-use super::{Action, BlockState, Event, Expected, ExpectedBlock, Pools, Segment};
+use super::{Action, BlockState, Event, Expected, ExpectedBlock, Pools, RecordFacts, Segment};
+use crate::memory::{Block, HistoryReader, Memory, Misfit, Part, SMALL_PAGE};
 use cachalot_core::config::Policy;
 use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT, round_size};
 use cachalot_core::{Config, PoolId, PoolKind, UNIT};
 use std::collections::BTreeMap;
 
-/// A block in use or pending.
+/// What is known of a block. The size of the block is the rounded request, if it is not known.
+#[derive(Clone, Copy)]
 struct EarlierBlock {
+    /// The requested size. 0 if unknown.
     requested: u64,
-    pending: bool,
-    /// Size in bytes, if known.
-    size: Option<u64>,
+    is_size_known: bool,
 }
 
-/// A segment, or a mapped part of an expandable segment.
-#[derive(Clone)]
+/// What is known of a segment, or of a mapped part of an expandable segment.
+#[derive(Clone, Copy)]
 struct EarlierPart {
-    end: u64,
     stream: u64,
     pool: (u64, u64),
-    is_expandable: bool,
     /// `None` until a block or the final state shows it.
     kind: Option<PoolKind>,
 }
 
 /// The memory of the device at some time.
 struct EarlierMemory<'c> {
-    config: &'c Config,
-    pools: &'c Pools,
-    /// By address.
-    parts: BTreeMap<u64, EarlierPart>,
-    /// By address.
-    blocks: BTreeMap<u64, EarlierBlock>,
+    memory: Memory<EarlierPart, EarlierBlock>,
     /// The latest requested size of each free block, by the end of the block. A request takes the
     /// front of a free block, and the remainder keeps the remembered size, so the end identifies
     /// the block.
     remembered: BTreeMap<u64, u64>,
+    rules: Rules<'c>,
+}
+
+/// The rules by which the program's allocator placed blocks.
+#[derive(Clone, Copy)]
+struct Rules<'c> {
+    config: &'c Config,
+    pools: &'c Pools,
 }
 
 /// Finds the state before the first event.
@@ -65,17 +67,79 @@ struct EarlierMemory<'c> {
 pub(super) fn start(events: &[Event], pools: &Pools, end: &Expected) -> Result<Start, (usize, String)> {
     // The replay of the record reports an invalid configuration.
     let config = cachalot_policies::parse(&end.config).unwrap_or_default();
-    let mut memory = EarlierMemory::at_end(&end.segments, pools, &config);
+    let mut memory = EarlierMemory::at_end(&end.segments, Rules { config: &config, pools });
     for (number, event) in events.iter().enumerate().rev() {
         memory.undo(event).map_err(|why| (number, why))?;
     }
     Ok(memory.start())
 }
 
+impl HistoryReader for Rules<'_> {
+    type Part = EarlierPart;
+    type Block = EarlierBlock;
+    type Event = RecordFacts;
+
+    fn part(&mut self, event: &Event, _: &Memory<EarlierPart, EarlierBlock>) -> Part<EarlierPart> {
+        // A segment in no known pool counts as one of the default pool.
+        let PoolId(one, other) = self.pools.of(event).unwrap_or_default();
+        let of = EarlierPart { stream: event.of.stream, pool: (one, other), kind: None };
+        part(event.end(), event.action.is_expandable(), of)
+    }
+
+    fn block(&mut self, event: &Event, _: &Memory<EarlierPart, EarlierBlock>) -> Block<EarlierBlock> {
+        let of = EarlierBlock { requested: event.size, is_size_known: false };
+        Block { size: self.rounded(event.size), pending: true, of }
+    }
+
+    fn join(&self, new: &mut Part<EarlierPart>, beside: &Part<EarlierPart>, _: bool) -> bool {
+        let joins = new.of.stream == beside.of.stream;
+        if joins {
+            (new.of.kind, new.of.pool) = (new.of.kind.or(beside.of.kind), beside.of.pool);
+        }
+        joins
+    }
+}
+
+/// Returns a part that ends at an address. The size of its pages does not matter.
+fn part(end: u64, is_expandable: bool, of: EarlierPart) -> Part<EarlierPart> {
+    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of }
+}
+
+impl Rules<'_> {
+    fn rounded(self, bytes: u64) -> u64 {
+        // Every other policy has different rules of rounding, never to less than the request.
+        let rounds = self.config.policy().traits().follows_pytorch;
+        if rounds { round_size(bytes, self.config.roundup_power2_divisions()).unwrap_or(bytes) } else { bytes }
+    }
+
+    fn has_small_heaps(self) -> bool {
+        matches!(self.config.policy(), Policy::Caching | Policy::Direct)
+    }
+
+    /// Returns the kind of a segment by size, for a segment without later blocks.
+    fn kind_of(self, address: u64, part: &Part<EarlierPart>) -> PoolKind {
+        let bytes = part.end - address;
+        let small = if part.page > 0 {
+            !bytes.is_multiple_of(self.config.large_segment_size())
+        } else {
+            bytes == SMALL_SEGMENT
+        };
+        if small && self.has_small_heaps() { PoolKind::Small } else { PoolKind::Large }
+    }
+
+    /// Returns whether a remainder of `rest` bytes is split from a block of `size`.
+    fn splits(self, kind: PoolKind, size: u64, rest: u64) -> bool {
+        if kind == PoolKind::Small || self.config.expandable_segments() {
+            rest >= UNIT
+        } else {
+            rest > SMALL_MAX && self.config.max_split_size().is_none_or(|most| size < most)
+        }
+    }
+}
+
 impl<'c> EarlierMemory<'c> {
-    fn at_end(segments: &[Segment], pools: &'c Pools, config: &'c Config) -> Self {
-        let (parts, blocks, remembered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut memory = Self { config, pools, parts, blocks, remembered };
+    fn at_end(segments: &[Segment], rules: Rules<'c>) -> Self {
+        let (mut memory, mut remembered) = (Memory::default(), BTreeMap::new());
         for segment in segments {
             let kind = match &*segment.segment_type {
                 "small" => Some(PoolKind::Small),
@@ -84,152 +148,79 @@ impl<'c> EarlierMemory<'c> {
             };
             let Segment { address, total_size, stream, segment_pool_id: pool, is_expandable, .. } = *segment;
             let end = address.saturating_add(total_size);
-            memory.parts.insert(address, EarlierPart { end, stream, pool, is_expandable, kind });
-            for block in &segment.blocks {
-                let (end, requested) = (block.address.saturating_add(block.size), block.requested_size);
-                if block.state == BlockState::Inactive {
-                    memory.remembered.insert(end, requested);
+            memory.insert(address, part(end, is_expandable, EarlierPart { stream, pool, kind }));
+            for &ExpectedBlock { address, size, requested_size: requested, state } in &segment.blocks {
+                if state == BlockState::Inactive {
+                    remembered.insert(address.saturating_add(size), requested);
                 } else {
-                    let pending = block.state == BlockState::ActivePendingFree;
-                    memory.blocks.insert(block.address, EarlierBlock { requested, pending, size: Some(block.size) });
+                    let of = EarlierBlock { requested, is_size_known: true };
+                    let pending = state == BlockState::ActivePendingFree;
+                    memory.set_block(address, Some(Block { size, pending, of }));
                 }
             }
         }
-        memory
+        Self { memory, remembered, rules }
     }
 
     fn undo(&mut self, event: &Event) -> Result<(), String> {
-        let (addr, size) = (event.addr, event.size);
+        let Event { addr, size, action, .. } = *event;
         let end = addr.checked_add(size).ok_or("the range goes beyond the last address")?;
-        match event.action {
-            Action::Alloc => self.undo_alloc(addr, size),
-            Action::FreeRequested => match self.blocks.get_mut(&addr) {
-                Some(live) if live.pending && is_request(live, size) => {
-                    live.pending = false;
-                    Ok(())
-                }
-                _ => Err(format!("free of {addr:x}, which is neither pending nor free afterwards")),
-            },
-            Action::FreeCompleted => self.undo_free(addr, size),
-            Action::SegmentAlloc | Action::SegmentMap => {
-                self.undo_obtain(addr, end, event.action == Action::SegmentMap)
-            }
-            Action::SegmentFree | Action::SegmentUnmap => self.undo_release(event, end),
-            Action::OutOfMemory | Action::Mark | Action::Other => Ok(()),
+        // The memory of a freed block is more than the request.
+        let taken = if action == Action::FreeCompleted { self.rules.rounded(size) } else { size };
+        if let Some(misfit) = self.memory.misfit(&Event { size: taken, ..*event }, true) {
+            return Err(contradiction(event, misfit));
         }
-    }
-
-    fn undo_alloc(&mut self, addr: u64, size: u64) -> Result<(), String> {
-        if !self.blocks.get(&addr).is_some_and(|live| !live.pending && is_request(live, size)) {
-            return Err(format!("allocation of {size} bytes at {addr:x}, which are not there afterwards"));
-        }
-        self.blocks.remove(&addr);
-        let Some((start, _)) = self.part_around(addr, addr.saturating_add(1)) else { return Ok(()) };
-        // The preceding block ends here, otherwise free memory would have been between both.
-        if let Some((&before, live)) = self.blocks.range_mut(start..addr).next_back()
-            && live.size.is_none()
+        if let Some(block) = self.memory.blocks().get(&addr)
+            && matches!(action, Action::Alloc | Action::FreeRequested)
+            && (block.pending != (action == Action::FreeRequested) || !is_request(block.of, size))
         {
-            live.size = Some(addr - before);
+            return Err(contradiction(event, Misfit::NoBlock));
         }
-        Ok(())
-    }
-
-    fn undo_free(&mut self, addr: u64, size: u64) -> Result<(), String> {
-        let rounded = self.rounded(size);
-        let block_end = addr.saturating_add(rounded);
-        let (_, end) = self
-            .part_around(addr, block_end)
-            .ok_or_else(|| format!("a free at {addr:x} is completed, outside of every segment"))?;
-        let before = self.blocks.range(..addr).next_back();
-        let before_end =
-            before.map_or(0, |(at, live)| at.saturating_add(live.size.unwrap_or_else(|| self.rounded(live.requested))));
-        let next = self.blocks.range(addr..end).next().map_or(end, |(&at, _)| at);
-        if before_end > addr || block_end > next {
-            return Err(format!("a free of {size} bytes at {addr:x} is completed, which are in use afterwards"));
+        match action {
+            // The block merged into the surrounding free memory, which remembers the block's
+            // request and forgets the earlier request.
+            Action::FreeCompleted => _ = self.remembered.remove(&self.free_end(addr)),
+            // The free memory before the part took over the remembered request of the part, and
+            // forgot the own request.
+            _ if action.obtains() => _ = self.remembered.remove(&end),
+            _ => {}
         }
-        // The block merged into the surrounding free memory, which remembers the block's request
-        // and forgets the earlier request.
-        self.remembered.remove(&next);
-        self.blocks.insert(addr, EarlierBlock { requested: size, pending: true, size: None });
-        let small = self.has_small_heaps() && rounded <= SMALL_MAX;
-        if let Some((_, part)) = self.parts.range_mut(..=addr).next_back() {
-            part.kind.get_or_insert(if small { PoolKind::Small } else { PoolKind::Large });
-        }
-        Ok(())
-    }
-
-    fn undo_obtain(&mut self, addr: u64, end: u64, is_expandable: bool) -> Result<(), String> {
-        let found = self.part_around(addr, end).and_then(|(start, _)| Some((start, self.parts.get(&start)?.clone())));
-        let fits = |&(start, ref part): &(u64, EarlierPart)| {
-            part.is_expandable == is_expandable && (is_expandable || (start, part.end) == (addr, end))
-        };
-        let Some((start, part)) = found.filter(fits) else {
-            return Err(format!("memory is obtained at {addr:x}, and not there afterwards"));
-        };
-        if self.blocks.range(addr..end).next().is_some() {
-            return Err(format!("memory is obtained at {addr:x}, and in use before that"));
-        }
-        self.parts.remove(&start);
-        if start < addr {
-            self.parts.insert(start, EarlierPart { end: addr, ..part.clone() });
-        }
-        // The free memory before the part took over the remembered request of the part, and forgot
-        // the own request.
-        self.remembered.remove(&end);
-        if end < part.end {
-            self.parts.insert(end, part);
-        }
-        Ok(())
-    }
-
-    fn undo_release(&mut self, event: &Event, end: u64) -> Result<(), String> {
-        let addr = event.addr;
-        let overlaps = self.parts.range(..end).next_back().is_some_and(|(_, part)| part.end > addr);
-        if overlaps {
-            return Err(format!("memory is given back at {addr:x}, and still there afterwards"));
-        }
-        let is_expandable = event.action == Action::SegmentUnmap;
-        let mut start = addr;
-        // A segment in no known pool counts as one of the default pool.
-        let PoolId(one, other) = self.pools.of(event).unwrap_or_default();
-        let pool = (one, other);
-        let mut part = EarlierPart { end, stream: event.of.stream, pool, is_expandable, kind: None };
-        if is_expandable {
-            let alike = |part: &EarlierPart| part.is_expandable && part.stream == event.of.stream;
-            let before = self.parts.range(..addr).next_back().filter(|(_, other)| other.end == addr && alike(other));
-            if let Some((at, other)) = before.map(|(&at, other)| (at, other.clone())) {
-                (start, part.kind, part.pool) = (at, other.kind, other.pool);
+        self.memory.undo(event, &mut self.rules);
+        match action {
+            Action::Alloc => self.end_block_before(addr),
+            Action::FreeCompleted => {
+                let small = self.rules.has_small_heaps() && taken <= SMALL_MAX;
+                if let Some((_, part, _)) = self.memory.part_at_mut(addr) {
+                    part.of.kind.get_or_insert(if small { PoolKind::Small } else { PoolKind::Large });
+                }
             }
-            if let Some(other) = self.parts.get(&end).filter(|other| alike(other)).cloned() {
-                self.parts.remove(&end);
-                (part.end, part.kind, part.pool) = (other.end, part.kind.or(other.kind), other.pool);
-            }
+            _ => {}
         }
-        self.parts.insert(start, part);
         Ok(())
     }
 
-    /// Returns start and end of the part that contains a range.
-    fn part_around(&self, addr: u64, end: u64) -> Option<(u64, u64)> {
-        let (&start, part) = self.parts.range(..=addr).next_back()?;
-        (end <= part.end).then_some((start, part.end))
+    /// Returns the end of the free memory at an address.
+    fn free_end(&self, addr: u64) -> u64 {
+        let end = self.memory.part_at(addr).map_or(addr, |(_, part)| part.end);
+        self.memory.blocks().range(addr..end).next().map_or(end, |(&next, _)| next)
     }
 
-    fn rounded(&self, bytes: u64) -> u64 {
-        // Every other policy has different rules of rounding, never to less than the request.
-        let rounds = self.config.policy().traits().follows_pytorch;
-        if rounds { round_size(bytes, self.config.roundup_power2_divisions()).unwrap_or(bytes) } else { bytes }
-    }
-
-    fn has_small_heaps(&self) -> bool {
-        matches!(self.config.policy(), Policy::Caching | Policy::Direct)
+    /// Ends the block before an allocated one there, otherwise free memory would have been between
+    /// both.
+    fn end_block_before(&mut self, addr: u64) {
+        let Some((start, _)) = self.memory.part_at(addr) else { return };
+        let before = self.memory.blocks().range(start..addr).next_back().map(|(&before, block)| (before, *block));
+        if let Some((before, block)) = before.filter(|(_, block)| !block.of.is_size_known) {
+            let of = EarlierBlock { is_size_known: true, ..block.of };
+            self.memory.set_block(before, Some(Block { size: addr - before, of, ..block }));
+        }
     }
 
     /// Returns the state as segments with blocks.
     fn start(self) -> Start {
         let mut start = Start::default();
-        for (&address, part) in &self.parts {
-            let kind = part.kind.unwrap_or_else(|| self.kind_of(address, part));
+        for (&address, part) in self.memory.parts() {
+            let kind = part.of.kind.unwrap_or_else(|| self.rules.kind_of(address, part));
             let blocks = self.blocks_of(address, part, kind, &mut start.assumed);
             let sum = |is: fn(BlockState) -> bool, of: fn(&ExpectedBlock) -> u64| {
                 blocks.iter().filter(|block| is(block.state)).map(of).sum()
@@ -241,32 +232,27 @@ impl<'c> EarlierMemory<'c> {
                 allocated_size: sum(|state| state == BlockState::ActiveAllocated, |block| block.size),
                 active_size: sum(|state| state != BlockState::Inactive, |block| block.size),
                 requested_size: sum(|state| state != BlockState::Inactive, |block| block.requested_size),
-                stream: part.stream,
+                stream: part.of.stream,
                 segment_type: if kind == PoolKind::Small { "small" } else { "large" }.to_owned(),
-                segment_pool_id: part.pool,
-                is_expandable: part.is_expandable,
+                segment_pool_id: part.of.pool,
+                is_expandable: part.page > 0,
                 blocks,
             });
         }
         start
     }
 
-    /// Returns the kind of a segment by size, for a segment without later blocks.
-    fn kind_of(&self, address: u64, part: &EarlierPart) -> PoolKind {
-        let bytes = part.end - address;
-        let small = if part.is_expandable {
-            !bytes.is_multiple_of(self.config.large_segment_size())
-        } else {
-            bytes == SMALL_SEGMENT
-        };
-        if small && self.has_small_heaps() { PoolKind::Small } else { PoolKind::Large }
-    }
-
     /// Returns the blocks of a part, including free blocks.
-    fn blocks_of(&self, address: u64, part: &EarlierPart, kind: PoolKind, assumed: &mut u64) -> Vec<ExpectedBlock> {
+    fn blocks_of(
+        &self,
+        address: u64,
+        part: &Part<EarlierPart>,
+        kind: PoolKind,
+        assumed: &mut u64,
+    ) -> Vec<ExpectedBlock> {
         let mut blocks = Vec::new();
         let mut at = address;
-        let mut live = self.blocks.range(address..part.end).peekable();
+        let mut live = self.memory.blocks().range(address..part.end).peekable();
         loop {
             let next = live.peek().map_or(part.end, |&(&next, _)| next);
             if at < next {
@@ -280,32 +266,74 @@ impl<'c> EarlierMemory<'c> {
             }
             let Some((&address, block)) = live.next() else { return blocks };
             let next = live.peek().map_or(part.end, |&(&next, _)| next);
-            let size = block.size.unwrap_or_else(|| {
-                let (least, most) = (self.rounded(block.requested), next - address);
-                let splits = self.splits(kind, least, most.saturating_sub(least));
-                *assumed += u64::from(splits && kind == PoolKind::Large && !self.config.expandable_segments());
+            let EarlierBlock { requested, is_size_known } = block.of;
+            let size = if is_size_known {
+                block.size
+            } else {
+                let (least, most) = (block.size, next - address);
+                let splits = self.rules.splits(kind, least, most.saturating_sub(least));
+                *assumed += u64::from(splits && kind == PoolKind::Large && !self.rules.config.expandable_segments());
                 if splits { least } else { most }
-            });
+            };
             let state = if block.pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             // The oldest snapshots have no requested sizes.
-            let requested_size = if block.requested == 0 { size } else { block.requested };
+            let requested_size = if requested == 0 { size } else { requested };
             blocks.push(ExpectedBlock { address, size, requested_size, state });
             at = address.saturating_add(size);
         }
     }
+}
 
-    /// Returns whether the rules split a remainder of `rest` bytes from a block of `size`.
-    fn splits(&self, kind: PoolKind, size: u64, rest: u64) -> bool {
-        if kind == PoolKind::Small || self.config.expandable_segments() {
-            rest >= UNIT
-        } else {
-            rest > SMALL_MAX && self.config.max_split_size().is_none_or(|most| size < most)
+/// Puts into words what an undone event does not fit.
+fn contradiction(event: &Event, misfit: Misfit<EarlierBlock>) -> String {
+    let Event { addr, size, action, .. } = *event;
+    match (misfit, action) {
+        (Misfit::Held, _) => format!("memory is given back at {addr:x}, and still there afterwards"),
+        (Misfit::NotHeld, _) => format!("memory is obtained at {addr:x}, and not there afterwards"),
+        (Misfit::Outside, _) => format!("a free at {addr:x} is completed, outside of every segment"),
+        (Misfit::InUse(..), Action::FreeCompleted) => {
+            format!("a free of {size} bytes at {addr:x} is completed, which are in use afterwards")
         }
+        (Misfit::InUse(..), _) => format!("memory is obtained at {addr:x}, and in use before that"),
+        (Misfit::NoBlock, Action::Alloc) => {
+            format!("allocation of {size} bytes at {addr:x}, which are not there afterwards")
+        }
+        (Misfit::NoBlock, _) => format!("free of {addr:x}, which is neither pending nor free afterwards"),
     }
 }
 
 /// Returns whether a block may have been requested with `bytes`. An unknown request matches any
 /// size.
-fn is_request(live: &EarlierBlock, bytes: u64) -> bool {
+fn is_request(live: EarlierBlock, bytes: u64) -> bool {
     live.requested == bytes || live.requested == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::start;
+    use crate::trace::{Action, BlockState, Event, Expected, ExpectedBlock, Note, Place, Pools, RecordFacts, Segment};
+    use cachalot_core::MIB;
+
+    #[test]
+    fn memory_is_not_obtained_under_a_block_that_was_there() {
+        let of = RecordFacts { stream: 0, place: Place::Event(0), pool: None, note: Note::None };
+        let events = [Event { action: Action::SegmentMap, addr: 60 * MIB, size: 20 * MIB, of }];
+        let verdict = |size: u64| {
+            let state = BlockState::ActiveAllocated;
+            let block = ExpectedBlock { address: 40 * MIB, size, requested_size: size, state };
+            let segment = Segment {
+                address: 40 * MIB,
+                total_size: 40 * MIB,
+                is_expandable: true,
+                blocks: vec![block],
+                ..Segment::default()
+            };
+            let end = Expected { segments: vec![segment], ..Expected::default() };
+            start(&events, &Pools::default(), &end).map(|start| start.segments.len())
+        };
+        assert_eq!(verdict(20 * MIB), Ok(1));
+        // The block reaches into memory that is mapped after the block was allocated.
+        let what = "memory is obtained at 3c00000, and in use before that";
+        assert_eq!(verdict(20 * MIB + 512), Err((0, what.to_owned())));
+    }
 }
