@@ -166,7 +166,7 @@ double rate(cachalot_allocator *allocator, int threads) {
 
 void threads(const std::string &machine, const std::string &out) {
   std::FILE *file = table(out + "/threads.csv", "machine,threads,\"off, million pairs a second\",recorder");
-  for (const int count : {1, 4, 16}) {
+  for (const int count : {1, 2, 4, 8, 16}) {
     if (static_cast<unsigned>(count) > std::thread::hardware_concurrency()) {
       continue;
     }

@@ -1,8 +1,8 @@
 //! Records events in the trace, with the call sites that the host reports.
 //!
-//! Every heap has a buffer for its latest events, which is written under the heap's lock. A full
-//! buffer is moved to the ring of the device. A *call site* is a number that the host chooses for a
-//! place in the program, and 0 is an unknown place.
+//! Every heap has a chunk for its latest events, which is written under the heap's lock. A full
+//! chunk is handed in at the ring of the device. A *call site* is a number that the host chooses for
+//! a place in the program, and 0 is an unknown place.
 //!
 //! The lock of the ring and the lock of the call sites are taken under a heap's lock. No other lock
 //! is taken under either.
@@ -19,7 +19,8 @@ use crate::pool::PoolId;
 use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
-use crate::trace::ring::{Record, What};
+use crate::trace::chunk::EventBuffer;
+use crate::trace::record::{Record, What};
 use crate::trace::{Action, EventTimes, TraceEntry, TraceExtent};
 use crate::units::{DevicePtr, StreamId};
 
@@ -48,12 +49,13 @@ impl<P: Platform> Recorder<'_, P> {
     /// also records a window of events for searches. Drops earlier events and call sites. Returns
     /// false, and records nothing, if there is no memory for the ring.
     pub(crate) fn start(&self, capacity: usize, times: EventTimes, tunes: bool) -> bool {
-        // Off while the ring is replaced. Events that are still in the buffers of heaps are older
-        // than the ticks passed here, and the new ring skips events up to these ticks.
+        // Off while the ring is replaced. The clock is not read, because the first reading may take
+        // 200 ms: the first event does it. The events of a call that has found the flag set may
+        // still come; the new ring skips those up to these ticks.
         self.driver.flags.set(flags::TRACE, false);
         self.history.sites.clear();
         self.heaps.trace.set_times(times);
-        let now = self.ticks().max(self.latest_of_heaps());
+        let now = self.restart_heaps().max(self.heaps.trace.latest());
         // Later events are after the start.
         self.heaps.trace.raise_latest(now + 1);
         let started = self.heaps.trace.start(capacity, if tunes { WINDOW } else { 0 }, now);
@@ -77,8 +79,8 @@ impl<P: Platform> Recorder<'_, P> {
         self.heaps.trace.extent()
     }
 
-    /// Moves the events that heaps buffer into the ring, which does not have the latest events of
-    /// each heap before.
+    /// Moves the events that heaps have into the ring, which does not have the latest events of each
+    /// heap before.
     fn flush(&self) {
         for slot in self.heaps.slot_numbers() {
             self.heaps.flush_trace(&mut self.heaps.lock(slot));
@@ -91,14 +93,14 @@ impl<P: Platform> Recorder<'_, P> {
         self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
     }
 
-    /// Returns the time of the latest event of any heap. With numbered times it may be a few ticks
-    /// after that of the clock.
-    fn latest_of_heaps(&self) -> u64 {
-        let latest = |slot| {
-            let heap = self.heaps.lock(slot);
-            if heap.sets.is_made() { heap.sets.trace.latest() } else { 0 }
+    /// Removes the events that heaps have. Returns the time of the latest event of any heap, which
+    /// may be a few ticks after that of the clock if times are numbered.
+    fn restart_heaps(&self) -> u64 {
+        let restart = |slot| {
+            let heap = &mut *self.heaps.lock(slot);
+            if heap.sets.is_made() { heap.sets.trace.restart() } else { 0 }
         };
-        self.heaps.slot_numbers().map(latest).max().unwrap_or(0)
+        self.heaps.slot_numbers().map(restart).max().unwrap_or(0)
     }
 
     /// Returns the time of an event for which the clock is always read. On a device without a
@@ -120,43 +122,55 @@ impl<P: Platform> Recorder<'_, P> {
         if self.heaps.trace.is_numbered() { self.heaps.trace.latest() } else { self.ticks() }
     }
 
-    /// Adds a record of a block to the buffer of a heap.
+    /// Adds a record of a block to the chunk of a heap.
     #[inline(always)]
-    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64) {
-        let (is_private, stream) = (heap.pool != 0, heap.stream);
-        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.block_ticks() });
+    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, size: u64) {
+        self.add(heap, || self.block_ticks(), (what, site, addr, size));
     }
 
-    /// Adds a record to the buffer of a heap.
+    /// Adds a record to the chunk of a heap. `ticks` returns its time, after the chunk is prepared.
     #[inline(always)]
-    fn add(&self, heap: &mut Heap<P::Storage>, record: Record) {
-        // The buffer is flushed as soon as it is full, so `push` always finds room for one record,
-        // and the ring's lock is taken only once in 32 records.
+    fn add(
+        &self,
+        heap: &mut Heap<P::Storage>,
+        ticks: impl FnOnce() -> u64,
+        (what, site, addr, size): (What, u32, DevicePtr, u64),
+    ) {
+        let (pool, stream) = (heap.pool, heap.stream);
+        let buffer = &mut heap.sets.get_or_make().trace;
+        if buffer.is_due() {
+            self.prepare(buffer);
+        }
+        let record = Record { what, is_private: pool != 0, site, addr, size, stream, ticks: ticks() };
         if self.reports() {
-            self.report(heap, &record);
+            // By value, so that the record is not on the stack: its parts would be stored there one
+            // after another and loaded together, which takes the processor ten cycles.
+            self.report(pool, record);
         }
-        let is_full = heap.sets.get_or_make().trace.push(record);
-        if is_full {
-            self.note_clock(heap);
-            self.heaps.flush_trace(heap);
-        }
+        buffer.push(record);
     }
 
-    /// Reads the clock for the later events of every heap, if their times are numbered.
+    /// Hands in the chunk of a heap if it is full, makes room for records, and reads the clock for
+    /// them and for the later events of every heap, if their times are numbered.
     #[cold]
-    fn note_clock(&self, heap: &Heap<P::Storage>) {
+    #[inline(never)]
+    fn prepare(&self, buffer: &mut EventBuffer<P::Storage>) {
+        if buffer.is_full() {
+            self.heaps.trace.hand_in(buffer);
+        }
+        buffer.prepare();
         if self.heaps.trace.is_numbered() {
-            self.heaps.trace.raise_latest(self.driver.device().ticks().max(heap.sets.trace.latest()));
+            buffer.raise(self.driver.device().ticks());
+            self.heaps.trace.note_latest(buffer.latest());
         }
     }
 
-    /// Adds a record of an event for which the clock is always read to the buffer of a heap.
-    fn push_timed(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, addr: DevicePtr, bytes: u64) {
-        let (what, is_private, stream) = (What::One(action), heap.pool != 0, heap.stream);
-        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() });
+    /// Adds a record of an event for which the clock is always read to the chunk of a heap.
+    fn push_timed(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, addr: DevicePtr, size: u64) {
+        self.add(heap, || self.ticks(), (What::One(action), site, addr, size));
         // The next heap that has the segment has later events.
         if self.heaps.trace.is_numbered() {
-            self.heaps.trace.raise_latest(heap.sets.get_or_make().trace.latest());
+            self.heaps.trace.raise_latest(heap.sets.trace.latest());
         }
     }
 
@@ -169,8 +183,9 @@ impl<P: Platform> Recorder<'_, P> {
     /// Reports the events of a record to the host, under the heap's lock, so that the events of a
     /// block arrive in their order.
     #[cold]
-    fn report(&self, heap: &Heap<P::Storage>, record: &Record) {
-        let pool = self.heaps.shared_pool(heap.pool).id();
+    #[inline(never)]
+    fn report(&self, pool: u32, record: Record) {
+        let pool = self.heaps.shared_pool(pool).id();
         for entry in record.events() {
             self.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, pool);
         }
@@ -187,7 +202,7 @@ impl<P: Platform> Recorder<'_, P> {
 
     /// Records a free and its completion, which follows at once, in a single record. If `site` is 0
     /// the event gets the site of the allocation.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&self, heap: &mut Heap<P::Storage>, block: u32, addr: DevicePtr, site: u32) {
         // Taken in any case: the block becomes free, and the address may be handed out again.
         let allocated = self.history.sites.take_block(addr);
@@ -241,8 +256,6 @@ impl<P: Platform> Recorder<'_, P> {
     /// of bytes free on the device, as in `PyTorch`'s traces.
     pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
         let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));
-        let (what, is_private, stream) = (What::One(Action::OutOfMemory), heap.pool != 0, request.stream);
-        let &Request { site, size: bytes, .. } = request;
-        self.add(heap, Record { what, is_private, site, addr, size: bytes, stream, ticks: self.ticks() });
+        self.add(heap, || self.ticks(), (What::One(Action::OutOfMemory), request.site, addr, request.bytes));
     }
 }

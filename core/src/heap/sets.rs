@@ -10,7 +10,7 @@ use crate::sync::impl_empty;
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
-use crate::trace::ring::EventBuffer;
+use crate::trace::chunk::EventBuffer;
 
 /// The large tables of a heap. They are allocated with its first block.
 #[derive(Clone)]

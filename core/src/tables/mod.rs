@@ -41,6 +41,9 @@ pub trait Table<T>: Empty + Default + DerefMut<Target = [T]> {
     /// allocation.
     fn pop(&mut self) -> Option<T>;
 
+    /// Removes all entries, and keeps the room.
+    fn clear(&mut self);
+
     /// Removes all entries and gives their memory back to the host. Returns false, and changes
     /// nothing, if the capacity is fixed.
     fn drop_entries(&mut self) -> bool;
@@ -102,6 +105,12 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
     /// Large values inside a heap. An empty heap does not need them.
     type Lazy<T: Clone + Empty + Send + 'static>: Lazy<T> + Clone + Send;
+    /// Records of events that are stored together.
+    type Chunk<T: Clone + Send + 'static>: Table<T> + Clone + Send;
+    /// The capacity of a [`Chunk`](Self::Chunk). With 128 records, threads seldom wait for the ring
+    /// to which chunks are handed. Fixed tables have as many chunks as other entries, so that a
+    /// chunk is a single record.
+    const CHUNK: usize;
     /// Values for the devices of an allocator, one for each.
     type ForDevices<T>: Table<T>;
     /// The devices of an allocator.
@@ -138,15 +147,15 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 /// feature `alloc`, its size in bytes is, to within 5 %:
 ///
 /// ```text
-/// DEVICES · (8,770 + HEAPS · (35,740 + 650 · BLOCKS + 16 · PAGES) + 2,316 · BLOCKS + 32 · PAGES)
+/// DEVICES · (8,770 + HEAPS · (34,500 + 650 · BLOCKS + 16 · PAGES) + 2,340 · BLOCKS + 32 · PAGES)
 /// ```
 ///
 /// | tables | size |
 /// |---|---|
-/// | `Fixed<1, 2, 16, 64>` | 138 KiB |
-/// | `Fixed<1, 4, 32, 64>` | 307 KiB |
-/// | `Fixed<1, 8, 64, 512>` | 837 KiB |
-/// | `Fixed<1, 8, 512, 4096>` | 4.6 MiB |
+/// | `Fixed<1, 2, 16, 64>` | 140 KiB |
+/// | `Fixed<1, 4, 32, 64>` | 309 KiB |
+/// | `Fixed<1, 8, 64, 512>` | 840 KiB |
+/// | `Fixed<1, 8, 512, 4096>` | 4.7 MiB |
 ///
 /// Use `size_of` to compute the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a complete program without a heap, including the device that it
@@ -172,6 +181,8 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
 {
     type Table<T: Clone + Send + 'static> = heapless::Vec<T, BLOCKS>;
     type Lazy<T: Clone + Empty + Send + 'static> = InPlace<T>;
+    type Chunk<T: Clone + Send + 'static> = heapless::Vec<T, 1>;
+    const CHUNK: usize = 1;
     type ForDevices<T> = heapless::Vec<T, DEVICES>;
     type Devices<T: Empty + 'static> = FixedDevices<T, DEVICES>;
     type OnceTable<T: Empty + 'static> = FixedOnceTable<T, HEAPS>;
@@ -196,6 +207,10 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
 
     fn pop(&mut self) -> Option<T> {
         Self::pop(self)
+    }
+
+    fn clear(&mut self) {
+        Self::clear(self);
     }
 
     fn drop_entries(&mut self) -> bool {
@@ -345,6 +360,8 @@ mod growable {
     impl<A: SubAllocators> Storage for Growable<A> {
         type Table<T: Clone + Send + 'static> = Vec<T>;
         type Lazy<T: Clone + Empty + Send + 'static> = WhenNeeded<T>;
+        type Chunk<T: Clone + Send + 'static> = heapless::Vec<T, 128>;
+        const CHUNK: usize = 128;
         type ForDevices<T> = Vec<T>;
         type Devices<T: Empty + 'static> = Vec<T>;
         type OnceTable<T: Empty + 'static> = GrowingOnceTable<T>;
@@ -369,6 +386,10 @@ mod growable {
 
         fn pop(&mut self) -> Option<T> {
             Self::pop(self)
+        }
+
+        fn clear(&mut self) {
+            Self::clear(self);
         }
 
         fn drop_entries(&mut self) -> bool {

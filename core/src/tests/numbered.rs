@@ -1,5 +1,6 @@
 //! Traces with numbered times: the order of events, decisions and restarts.
 
+use crate::device::Host;
 use crate::simulated::SimulatedDevice;
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
@@ -184,4 +185,23 @@ fn a_request_that_fails_is_the_last_numbered_event() {
     subject.malloc(DEVICE, 4096 * MIB, StreamId(0)).expect_err("there is less memory");
     let events = events(&subject);
     assert_eq!((events.len(), events.last().map(|event| event.action)), (3, Some(Action::OutOfMemory)));
+}
+
+#[test]
+fn the_clock_is_first_read_for_an_event() {
+    for times in [EventTimes::Numbered, EventTimes::Exact] {
+        let subject = subject("");
+        let [small, _] = [1000, 3 * MIB].map(|bytes| subject.malloc(DEVICE, bytes, StreamId(0)).expect("memory"));
+        let device = subject.device(DEVICE).expect("a device");
+        let before = device.ticks();
+        record(&subject, 1000, times);
+        assert_eq!(subject.trace(DEVICE).expect("a device").extent().capacity, 1000);
+        // Each reading adds 2.
+        assert_eq!(device.ticks() - before, 2, "{times:?}");
+        // An event of a block: nothing comes from the device.
+        let begun = device.ticks();
+        subject.free(small).expect("a block");
+        let events = events(&subject);
+        assert!(events.len() == 2 && events.iter().all(|event| event.time_us >= begun / 1000), "{times:?}");
+    }
 }

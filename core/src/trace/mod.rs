@@ -1,17 +1,21 @@
 //! The event trace: the latest events of a device, in a ring of bounded size. It is off by default.
-//! Recording allocates nothing, except for call sites.
+//! Once the ring is full, recording allocates nothing, except for call sites; with tables of fixed
+//! size it never does.
 //!
 //! ```text
-//! heap ─ buffer, under the heap's lock ─┐
-//! heap ─ buffer                         ├─ when full, or when read ─▶ ring, under the trace's lock
-//! heap ─ buffer                        ─┘
+//! heap ─ chunk, filled under the heap's lock ─┐                      ┌─▶ ring of chunks, under the trace's lock
+//! heap ─ chunk                                ├─ handed in when full ┤
+//! heap ─ chunk                               ─┘                      └── the oldest chunk, to be filled next
 //! ```
 //!
-//! An event costs one reading of the clock and a few stores, under a lock that the heap holds
-//! anyway. Where the clock is expensive to read, [`EventTimes::Numbered`] reads it for few events.
-//! The ring is sorted by time when it is read.
+//! An event costs a few stores under a lock that the heap holds anyway, and the reading of the
+//! clock. Where the clock is expensive to read, [`EventTimes::Numbered`] reads it for few events.
+//! Chunks change hands by their addresses: nothing is copied, so threads seldom wait for the ring.
+//! Only a reader copies records, of chunks that are not full. It merges the chunks by time.
 
 pub(crate) mod call_sites;
+pub(crate) mod chunk;
+pub(crate) mod record;
 pub(crate) mod ring;
 
 use crate::units::{DevicePtr, StreamId};
@@ -90,13 +94,14 @@ pub enum EventTimes {
     #[default]
     Exact,
     /// The clock is read for segments, failed requests and changed settings, and for every 32nd
-    /// event of a heap: of the small or the large blocks of a stream and pool. Other events have
-    /// the time of the latest reading. On some virtual machines a reading takes longer than
-    /// everything else that a trace does.
+    /// event of a heap: of the small or the large blocks of a stream and pool. (With tables of fixed
+    /// size it is read for each.) Other events have the time of the latest reading. On some virtual
+    /// machines a reading takes longer than everything else that a trace does.
     ///
     /// The events of a heap have their order, and so have those of an address: memory passes from
     /// one heap to another by events of segments. Of the events of different heaps between two
-    /// readings, up to 32 of each, those of one heap may come before or after those of the other.
+    /// readings, up to 32 of each, and of those within a few microseconds, those of one heap may
+    /// come before or after those of the other.
     Numbered,
 }
 

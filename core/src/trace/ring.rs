@@ -1,109 +1,59 @@
-//! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
+//! The trace of a device: a ring of chunks, of bounded size.
 
-use super::{Action, EventTimes, TraceEntry, TraceExtent};
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
+use super::chunk::{Chunk, EventBuffer, merge};
+use super::record::Record;
+use super::{EventTimes, TraceEntry, TraceExtent};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, Storage, Table};
-use crate::units::{DevicePtr, StreamId};
 
-/// A stored event, or a pair of events, because most frees complete at once. Times are in the
-/// device's ticks.
-#[derive(Clone, Copy)]
-pub(crate) struct Record {
-    /// The kind of the event or pair.
-    pub what: What,
-    /// Whether the heap belongs to a private pool.
-    pub is_private: bool,
-    /// The call site; 0 if unknown.
-    pub site: u32,
-    /// The address of the block or segment.
-    pub addr: DevicePtr,
-    /// The size in bytes.
-    pub size: u64,
-    /// The stream.
-    pub stream: StreamId,
-    /// The time of the first event.
-    pub ticks: u64,
-}
+/// Extra capacity of the ring, in chunks. [`Ring::lost`] may hide some records of each heap; thanks
+/// to the slack, a reader still gets the requested number.
+const SLACK: usize = 32;
 
-/// The kinds of records.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    /// A single event.
-    One(Action),
-    /// [`Action::FreeRequested`], followed one tick later by [`Action::FreeCompleted`].
-    FreedAtOnce,
-}
-
-impl Record {
-    /// Returns the time of the record's last event.
-    fn last(&self) -> u64 {
-        self.ticks + u64::from(self.what == What::FreedAtOnce)
-    }
-
-    /// Iterates over the record's events, oldest first, with times in ticks.
-    pub(crate) fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
-        let &Self { what, site, addr, size, stream, ticks, .. } = self;
-        let (first, second) = match what {
-            What::One(action) => (action, None),
-            What::FreedAtOnce => (Action::FreeRequested, Some((Action::FreeCompleted, ticks + 1))),
-        };
-        let events = core::iter::once((first, ticks)).chain(second);
-        events.map(move |(action, time_us)| TraceEntry { action, site, addr, size, stream, time_us })
-    }
-}
-
-/// The capacity of a heap's [`EventBuffer`], in records.
-const BUFFERED: usize = 32;
-
-/// Extra capacity of the ring, in records. [`Ring::lost`] may hide some records; thanks to the
-/// slack, a reader still gets the requested number.
-const SLACK: usize = 32 * BUFFERED;
-
-/// The latest events of a heap, under the heap's lock.
-#[derive(Clone)]
-pub(crate) struct EventBuffer<S: Storage> {
-    /// The records. They are allocated when the first event is recorded.
-    entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
-    /// The time of the latest event. Every event gets a later time than the one before, even if the
-    /// clock stands still.
-    latest: u64,
-}
-
-impl_empty! { [S: Storage] EventBuffer<S> { entries, latest } }
+/// By how many ticks the latest reading of the clock must be later than the one that all heaps know,
+/// to be told to them: a few microseconds. Every event reads what they know, so if each of 16
+/// threads told each of its readings, all would wait for that cache line most of the time.
+const APART: u64 = 1 << 13;
 
 /// The trace of a device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
-    /// The ring. It is locked while a full buffer is moved into it.
-    ring: Ranked<R, Ring<S>>,
-    /// The number of events, if the device has no clock. Otherwise the latest time for which the
-    /// clock was read, if `is_numbered`.
+    /// The ring. It is locked while a full chunk is handed in, which is not long. It is on its own
+    /// cache line, because every event reads the other fields.
+    ring: CachePadded<Ranked<R, Ring<S>>>,
+    /// The number of events, if the device has no clock. Otherwise a recent time for which the clock
+    /// was read, if `is_numbered`.
     latest: AtomicU64,
     /// Not 0 ⟺ [`EventTimes::Numbered`].
     is_numbered: AtomicU32,
 }
 
 impl_empty! {
-    [R: Lock, S: Storage] Trace<R, S> { ring: Ranked::new(Rank::TraceRing, empty!()), latest, is_numbered }
+    [R: Lock, S: Storage] Trace<R, S> {
+        ring: CachePadded(Ranked::new(Rank::TraceRing, empty!())),
+        latest,
+        is_numbered,
+    }
 }
 
-/// A ring of records.
+/// A ring of chunks.
 struct Ring<S: Storage> {
-    /// The records, up to `room` of them. The entry `entries[recorded % room]` is the next to be
-    /// overwritten. Entries are added as they are needed, so the pages of a ring that is never
-    /// filled are never touched.
-    entries: S::Table<Record>,
-    /// The most records.
+    /// The chunks, up to `room` of them. They are added as they are needed, so the memory of a ring
+    /// that is never filled is never touched. All are full, except for `open`.
+    chunks: S::Table<Chunk<S>>,
+    /// The most chunks.
     room: usize,
-    /// The number of records ever stored.
-    recorded: u64,
+    /// The place of the chunk that was handed in first, once there are `room`.
+    oldest: usize,
+    /// The chunk with room for records that come without a chunk, if there is one.
+    open: Option<usize>,
     /// The most events that a reader gets. 0 if events are recorded only for the window of
     /// `tune:auto`.
     capacity: usize,
     /// How many of the latest records are for the window of `tune:auto`; 0 if there is no window.
     window: usize,
     /// Readers get only events after this time. Some records up to this time were overwritten, so
-    /// the remaining ones would give an incomplete history. Events that are still in the buffer of
-    /// a heap may be older, too.
+    /// the remaining ones would give an incomplete history. Events that a heap still has may be
+    /// older, too.
     lost: u64,
     /// The time of the start. No reader gets events up to this time.
     begun: u64,
@@ -111,102 +61,109 @@ struct Ring<S: Storage> {
     events: u64,
 }
 
-impl_empty! { [S: Storage] Ring<S> { entries, room, recorded, capacity, window, lost, begun, events } }
+impl_empty! {
+    [S: Storage] Ring<S> { chunks, room, oldest, open, capacity, window, lost, begun, events }
+}
 
 impl<S: Storage> Ring<S> {
-    /// Creates a ring of `room` records, for which `entries` has room.
-    fn with(entries: S::Table<Record>, room: usize, [capacity, window]: [usize; 2], lost: u64) -> Self {
-        Self { entries, room, recorded: 0, capacity, window, lost, begun: lost, events: 0 }
-    }
-
-    /// Moves the records of a buffer into the ring.
-    fn take(&mut self, buffer: &mut EventBuffer<S>) {
-        if !buffer.entries.is_made() {
-            return;
-        }
-        let taken = &mut *buffer.entries;
-        self.store(taken);
-        taken.clear();
-    }
-
-    /// Stores records, oldest first. They overwrite the oldest records of the ring.
-    fn store(&mut self, taken: &[Record]) {
-        let counted = taken.iter().filter(|entry| entry.ticks > self.begun);
-        self.events += counted.map(|entry| 1 + u64::from(entry.what == What::FreedAtOnce)).sum::<u64>();
-        let room = self.room;
+    /// Hands in a full chunk of a heap, and gives the heap the oldest chunk, if the ring is full,
+    /// or none. No record is copied or read.
+    fn hand_in(&mut self, buffer: &mut EventBuffer<S>) {
+        self.events += match buffer.records.first() {
+            Some(first) if first.ticks > self.begun => u64::from(buffer.events),
+            _ => events_after(&buffer.records, self.begun),
+        };
         // Records up to `lost` would never be read, so they must not overwrite later ones. There
         // are rarely any.
-        let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
-        let mut left = if room == 0 { &[] } else { &taken[old..] };
-        while !left.is_empty() {
-            let at = (self.recorded % room as u64) as usize;
-            // At most two rounds: up to the end of the ring, then from its start.
-            let (now, later) = left.split_at(left.len().min(room - at));
-            if self.recorded < room as u64 {
-                now.iter().for_each(|&entry| self.entries.add(entry));
-            } else {
-                let places = &mut self.entries[at..at + now.len()];
-                let latest = places.iter().fold(0, |latest, entry| latest.max(entry.ticks));
-                // `+ 1` covers the second event of a `FreedAtOnce` record.
-                self.lost = self.lost.max(latest + 1);
-                places.copy_from_slice(now);
-            }
-            self.recorded += now.len() as u64;
-            left = later;
+        if buffer.latest() > self.lost
+            && let Some(at) = self.claim()
+        {
+            let chunk = &mut self.chunks[at];
+            chunk.latest = buffer.latest();
+            core::mem::swap(&mut chunk.records, &mut buffer.records);
         }
     }
 
-    /// Sorts the ring by time, and returns an iterator over the events for a reader.
-    fn sort(&mut self) -> impl Iterator<Item = TraceEntry> {
-        let kept = (self.recorded as usize).min(self.entries.len());
-        let entries = &mut self.entries[..];
-        if self.recorded > kept as u64 {
-            // Make the ring contiguous: afterwards the first `kept` entries are the stored records.
-            entries.rotate_left((self.recorded % kept as u64) as usize);
-            self.recorded = kept as u64;
+    /// Copies records that come without a chunk.
+    fn gather(&mut self, records: &[Record]) {
+        self.events += events_after(records, self.begun);
+        for &record in records {
+            let open = self.open.filter(|&open| self.chunks[open].has_room());
+            self.open = open.or_else(|| if record.ticks > self.lost { self.claim_empty() } else { None });
+            if let Some(open) = self.open {
+                self.chunks[open].add(record);
+            }
         }
-        let entries = &mut entries[..kept];
-        entries.sort_unstable_by_key(|entry| entry.ticks);
-        let known = entries.partition_point(|entry| entry.ticks <= self.lost);
-        let events = entries[known..].iter().flat_map(Record::events);
-        let more = events.clone().count().saturating_sub(self.capacity);
-        events.skip(more)
+    }
+
+    /// Returns the place of a chunk to be replaced: a new one, or the oldest. `None` if there is no
+    /// room at all.
+    #[inline]
+    fn claim(&mut self) -> Option<usize> {
+        let at = self.chunks.len();
+        if at < self.room {
+            self.chunks.add(empty!());
+            return Some(at);
+        }
+        let at = self.oldest;
+        self.lost = self.lost.max(self.chunks.get(at)?.latest);
+        self.oldest = if at + 1 < self.room { at + 1 } else { 0 };
+        self.open = self.open.filter(|&open| open != at);
+        Some(at)
+    }
+
+    /// Returns the place of a chunk without records.
+    fn claim_empty(&mut self) -> Option<usize> {
+        let at = self.claim()?;
+        let chunk = &mut self.chunks[at];
+        chunk.latest = 0;
+        chunk.records.get_or_make().clear();
+        Some(at)
+    }
+
+    /// Counts the stored events for a reader, without the limit of the capacity.
+    fn known(&self) -> u64 {
+        self.chunks.iter().map(|chunk| events_after(chunk.records(), self.lost)).sum()
+    }
+
+    /// Calls `visit` with the events for a reader, oldest first.
+    fn for_each(&mut self, mut visit: impl FnMut(TraceEntry)) {
+        let mut more = self.known().saturating_sub(self.capacity as u64);
+        merge(&mut self.chunks, self.lost, |record| {
+            for event in record.events() {
+                if more == 0 {
+                    visit(event);
+                } else {
+                    more -= 1;
+                }
+            }
+        });
+        self.chunks.sort_unstable_by_key(|chunk| chunk.latest);
+        self.oldest = 0;
+        self.open = self.chunks.iter().position(Chunk::has_room);
     }
 }
 
-impl<S: Storage> EventBuffer<S> {
-    /// Adds an event, at a later tick than the previous one. Returns true if the buffer is full.
-    /// The caller then moves it to the ring at once, so the buffer always has room for one event.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, mut record: Record) -> bool {
-        record.ticks = record.ticks.max(self.latest + 1);
-        self.latest = record.last();
-        let entries = self.entries.get_or_make();
-        // The push cannot fail, because a full buffer was emptied after the previous push.
-        let stored = entries.push(record).is_ok();
-        debug_assert!(stored, "a full buffer is emptied at once");
-        entries.is_full()
-    }
-
-    /// Returns the time of the latest event.
-    pub(crate) fn latest(&self) -> u64 {
-        self.latest
-    }
+/// Counts the events of the records after a time.
+fn events_after(records: &[Record], time: u64) -> u64 {
+    records.iter().filter(|record| record.ticks > time).map(|record| u64::from(record.count())).sum()
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
     /// Empties the ring, and makes room for `capacity` events for a reader and for a window of
-    /// `window` events. Returns false if there is not enough memory.
+    /// `window` events. Returns false if there is not enough memory. Readers get events after `now`.
     pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
-        let mut entries: S::Table<Record> = empty!();
-        let (most, mut room) = (capacity.max(window), 0);
+        let mut chunks: S::Table<Chunk<S>> = empty!();
+        let (most, mut room) = (capacity.max(window).div_ceil(S::CHUNK), 0);
         if most > 0 {
             // Try without the slack before giving up.
-            let made = [most.saturating_add(SLACK), most].into_iter().find(|&room| entries.make_room(room));
+            let made = [most + SLACK, most].into_iter().find(|&room| chunks.make_room(room));
             let Some(made) = made else { return false };
             room = made;
         }
-        *self.ring.lock() = Ring::with(entries, room, [capacity, window], now);
+        let started = Ring { chunks, room, capacity, window, lost: now, begun: now, ..empty!() };
+        // The earlier chunks are dropped without the lock.
+        let _earlier = core::mem::replace(&mut *self.ring.lock(), started);
         true
     }
 
@@ -225,34 +182,34 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     /// Returns the room for a reader's events, and how many events since the start are no longer
     /// available to a reader.
     pub(crate) fn extent(&self) -> TraceExtent {
-        let mut ring = self.ring.lock();
+        let ring = self.ring.lock();
         if ring.capacity == 0 {
             return TraceExtent::default();
         }
-        let read = ring.sort().count() as u64;
+        let read = ring.known().min(ring.capacity as u64);
         TraceExtent { capacity: ring.capacity as u64, dropped: ring.events.saturating_sub(read) }
     }
 
     /// Stores an event that does not belong to a heap.
     pub(crate) fn add(&self, record: Record) {
-        self.ring.lock().store(&[record]);
+        self.ring.lock().gather(&[record]);
     }
 
     /// Copies the stored events of the default pool, oldest first, with times in ticks. The ring is
     /// locked only while its records are copied.
     #[cfg(feature = "alloc")]
     pub(crate) fn window(&self) -> alloc::vec::Vec<TraceEntry> {
-        let room = self.ring.lock().entries.len();
+        let room = self.ring.lock().chunks.len() * S::CHUNK;
         let mut records: alloc::vec::Vec<Record> = alloc::vec::Vec::new();
         if records.try_reserve_exact(room).is_err() {
-            return records.iter().flat_map(Record::events).collect();
+            return alloc::vec::Vec::new();
         }
         let lost = {
             let ring = self.ring.lock();
-            // Another thread may have started a longer trace meanwhile, so copy only as many as
-            // there is room for.
-            let kept = (ring.recorded as usize).min(ring.entries.len()).min(room);
-            records.extend_from_slice(&ring.entries[..kept]);
+            // Another thread may have handed in more meanwhile, so copy only as many as there is
+            // room for.
+            let kept = ring.chunks.iter().take(room / S::CHUNK);
+            kept.for_each(|chunk| records.extend_from_slice(chunk.records()));
             ring.lost
         };
         records.retain(|record| record.ticks > lost && !record.is_private);
@@ -260,15 +217,25 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         records.iter().flat_map(Record::events).collect()
     }
 
-    /// Moves the events of a heap into the ring.
-    pub(crate) fn take(&self, buffer: &mut EventBuffer<S>) {
-        self.ring.lock().take(buffer);
+    /// Hands in the full chunk of a heap.
+    pub(crate) fn hand_in(&self, buffer: &mut EventBuffer<S>) {
+        self.ring.lock().hand_in(buffer);
+        // What the heap got instead has the records that are lost.
+        buffer.clear();
+    }
+
+    /// Moves the events of a heap into the ring, which does not get its chunk.
+    pub(crate) fn gather(&self, buffer: &mut EventBuffer<S>) {
+        if buffer.events > 0 {
+            self.ring.lock().gather(&buffer.records);
+            buffer.clear();
+        }
     }
 
     /// Calls `visit` with every stored event, oldest first, with times in ticks. The ring is locked
     /// during the visits.
     pub(crate) fn for_each(&self, visit: impl FnMut(TraceEntry)) {
-        self.ring.lock().sort().for_each(visit);
+        self.ring.lock().for_each(visit);
     }
 
     /// Returns how events get their times.
@@ -307,19 +274,32 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     pub(crate) fn raise_latest(&self, ticks: u64) {
         self.latest.fetch_max(ticks, Ordering::Relaxed);
     }
+
+    /// Notes a time for which the clock was read, if the heaps do not know one that is nearly as
+    /// late.
+    pub(crate) fn note_latest(&self, ticks: u64) {
+        if ticks > self.latest() + APART {
+            self.raise_latest(ticks);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom), feature = "alloc"))]
 mod tests {
-    use super::{BUFFERED, EventBuffer, Record, SLACK, Trace, What};
+    use super::{SLACK, Trace};
     use crate::sync::empty;
-    use crate::tables::Growable;
+    use crate::tables::{Growable, Storage};
+    use crate::trace::chunk::EventBuffer;
+    use crate::trace::record::{Record, What};
     use crate::trace::{Action, TraceExtent};
     use crate::units::{DevicePtr, StreamId};
     use spin::mutex::SpinMutex;
     use std::vec::Vec;
 
     type Traced = Trace<SpinMutex<()>, Growable>;
+
+    /// Records of a chunk.
+    const CHUNK: u64 = <Growable as Storage>::CHUNK as u64;
 
     fn record(ticks: u64) -> Record {
         let (what, addr, stream) = (What::One(Action::Alloc), DevicePtr::NULL, StreamId::DEFAULT);
@@ -334,6 +314,19 @@ mod tests {
         let mut times = Vec::new();
         trace.for_each(|event| times.push(event.time_us));
         times
+    }
+
+    /// Records events of a heap.
+    fn push(trace: &Traced, buffer: &mut EventBuffer<Growable>, records: impl IntoIterator<Item = Record>) {
+        for record in records {
+            if buffer.is_due() {
+                if buffer.is_full() {
+                    trace.hand_in(buffer);
+                }
+                buffer.prepare();
+            }
+            buffer.push(record);
+        }
     }
 
     #[test]
@@ -354,10 +347,10 @@ mod tests {
     fn a_full_ring_keeps_what_a_reader_may_ask_for() {
         let trace: Traced = empty!();
         assert!(trace.start(5, 0, 0));
-        let room = (SLACK + 5) as u64;
+        let room = (SLACK as u64 + 1) * CHUNK;
         for ticks in 1..=2 * room + 7 {
             trace.add(record(2 * ticks));
-            if ticks % 100 == 7 || ticks > 2 * room {
+            if ticks % 1000 == 7 || ticks > 2 * room {
                 // A reader in the middle changes nothing.
                 let first = ticks.saturating_sub(4).max(1);
                 assert_eq!(times(&trace), (first..=ticks).map(|ticks| 2 * ticks).collect::<Vec<_>>());
@@ -366,44 +359,62 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_overwritten_is_not_read() {
+    fn heaps_hand_in_chunks_and_a_reader_gets_what_they_still_have() {
         let trace: Traced = empty!();
-        let capacity = 2 * SLACK;
-        assert!(trace.start(capacity, 0, 0));
-        let room = (capacity + SLACK) as u64;
-        (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
-        // This overwrites the first event. The events that a heap has buffered since that time
-        // would give an incomplete history: the first of them is left out, and the second
-        // overwrites an event and ends with it.
-        trace.add(record(10 * room + 10));
-        trace.add(record(11));
-        trace.add(record(12));
-        let read = times(&trace);
-        assert_eq!((read.len(), read.last()), (capacity, Some(&(10 * room + 10))));
-        assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
+        let capacity = 100 * CHUNK;
+        assert!(trace.start(capacity as usize, 0, 0));
+        let mut heaps: [EventBuffer<Growable>; 3] = empty!();
+        let mut recorded = 0;
+        for round in 0..400 {
+            // One heap has half of the events, and one very few.
+            for (heap, each) in [(0, CHUNK), (1, CHUNK - 1), (2, 1)] {
+                let first = 1 + recorded * 2;
+                push(&trace, &mut heaps[heap], (0..each).map(|at| record(first + at * 2)));
+                recorded += each;
+            }
+            if round % 7 == 0 {
+                heaps.iter_mut().for_each(|heap| trace.gather(heap));
+                let kept = recorded.min(capacity);
+                let expected: Vec<_> = (recorded - kept..recorded).map(|at| 1 + at * 2).collect();
+                assert_eq!(times(&trace), expected, "round {round}");
+                assert_eq!(trace.extent(), TraceExtent { capacity, dropped: recorded - kept });
+            }
+        }
     }
 
     #[test]
-    fn a_record_as_old_as_the_overwritten_is_not_stored_and_not_read() {
+    fn many_readers_leave_the_history_as_long_as_it_was() {
         let trace: Traced = empty!();
-        assert!(trace.start(SLACK, 0, 0));
-        let room = 2 * SLACK as u64;
-        (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
-        trace.add(record(10 * room + 10));
-        trace.add(record(11));
-        assert_eq!(trace.window().first().map(|event| event.time_us), Some(20), "11 goes over no event");
-        trace.add(record(12));
-        assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
-        // The first event to be overwritten is later than all others but one, and that one alone
-        // would be an incomplete history.
-        assert!(trace.start(5, 0, 0));
-        let others = SLACK as u64 + 3;
-        [1000, 1001]
-            .into_iter()
-            .chain(core::iter::repeat_n(1, others as usize))
-            .for_each(|ticks| trace.add(record(ticks)));
-        trace.add(record(2000));
-        assert_eq!(times(&trace), [2000]);
+        let capacity = 10 * CHUNK;
+        assert!(trace.start(capacity as usize, 0, 0));
+        let mut heap: EventBuffer<Growable> = empty!();
+        push(&trace, &mut heap, (1..=capacity).map(record));
+        for more in 1..100 {
+            push(&trace, &mut heap, [record(capacity + more)]);
+            trace.gather(&mut heap);
+            assert_eq!(times(&trace), (more + 1..=capacity + more).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_the_overwritten_is_not_read() {
+        let trace: Traced = empty!();
+        let room = (2 * SLACK as u64) * CHUNK;
+        assert!(trace.start(SLACK * CHUNK as usize, 0, 0));
+        let mut heap: EventBuffer<Growable> = empty!();
+        push(&trace, &mut heap, (1..=room).map(|at| record(10 * at)));
+        // A heap with few events has some from the time of the first chunk, which is overwritten.
+        let mut rare: EventBuffer<Growable> = empty!();
+        push(&trace, &mut rare, [record(11), record(20 * CHUNK + 5)]);
+        push(&trace, &mut heap, (room + 1..=room + CHUNK + 1).map(|at| record(10 * at)));
+        trace.gather(&mut rare);
+        let window: Vec<u64> = trace.window().iter().map(|event| event.time_us).collect();
+        assert_eq!(window[..2], [20 * CHUNK + 5, 20 * CHUNK + 10], "the rare event took the second chunk");
+        // A whole chunk from before that takes the place of none.
+        let mut late: EventBuffer<Growable> = empty!();
+        push(&trace, &mut late, (1..=CHUNK + 1).map(record));
+        assert_eq!(trace.window().len(), window.len());
+        assert_eq!(trace.extent().dropped, room + 2 + 2 * CHUNK - SLACK as u64 * CHUNK);
     }
 
     #[test]
@@ -416,11 +427,15 @@ mod tests {
         assert_eq!(trace.extent(), TraceExtent { capacity: 3, dropped: 0 });
         trace.add(freed(30));
         assert_eq!(trace.extent(), TraceExtent { capacity: 3, dropped: 1 });
-        let room = (SLACK + 3) as u64;
+        let room = (SLACK as u64 + 1) * CHUNK;
         (0..2 * room).for_each(|more| trace.add(record(100 + more)));
         assert_eq!((trace.extent(), times(&trace).len()), (TraceExtent { capacity: 3, dropped: 1 + 2 * room }, 3));
         assert!(trace.start(3, 0, 1000));
         assert_eq!(trace.extent().dropped, 0);
+        // A chunk of a call that had begun before.
+        let mut heap: EventBuffer<Growable> = empty!();
+        push(&trace, &mut heap, (0..=CHUNK).map(|at| if at < 7 { record(900) } else { freed(1000 + 2 * at) }));
+        assert_eq!(trace.extent().dropped, 2 * (CHUNK - 7) - 3);
     }
 
     #[test]
@@ -440,16 +455,29 @@ mod tests {
 
     #[test]
     fn times_of_a_heap_grow_although_the_clock_stands_still() {
-        let mut buffer: EventBuffer<Growable> = empty!();
-        assert!(!buffer.push(record(5)));
-        assert!(!buffer.push(freed(5)));
-        assert!(!buffer.push(record(5)));
-        let trace: Traced = empty!();
+        let (trace, mut buffer): (Traced, EventBuffer<Growable>) = (empty!(), empty!());
         assert!(trace.start(9, 0, 0));
-        trace.take(&mut buffer);
+        push(&trace, &mut buffer, [record(5), freed(5), record(5)]);
+        trace.gather(&mut buffer);
         assert_eq!(times(&trace), [5, 6, 7, 8]);
-        let full: Vec<bool> = (0..BUFFERED).map(|_| buffer.push(record(5))).collect();
-        assert_eq!(full.iter().position(|&full| full), Some(BUFFERED - 1));
+    }
+
+    #[test]
+    fn the_clock_may_be_read_for_every_32nd_record() {
+        let mut buffer: EventBuffer<Growable> = empty!();
+        let due: Vec<u64> = (0..CHUNK)
+            .filter(|_| {
+                let is_due = buffer.is_due();
+                if is_due {
+                    assert!(!buffer.is_full());
+                    buffer.prepare();
+                }
+                buffer.push(record(5));
+                is_due
+            })
+            .collect();
+        assert_eq!(due, (0..CHUNK).step_by(32).collect::<Vec<_>>());
+        assert!(buffer.is_due() && buffer.is_full());
     }
 
     #[test]
@@ -471,22 +499,26 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_reading_of_the_clock_never_falls() {
+    fn the_latest_reading_of_the_clock_never_falls_and_is_told_from_time_to_time() {
         let trace: Traced = empty!();
         trace.raise_latest(1000);
         trace.raise_latest(700);
         assert_eq!(trace.latest(), 1000);
+        trace.note_latest(1000 + super::APART);
+        assert_eq!(trace.latest(), 1000);
+        trace.note_latest(1001 + super::APART);
+        assert_eq!(trace.latest(), 1001 + super::APART);
     }
 
     #[test]
     fn a_ring_takes_memory_as_events_come() {
         let trace: Traced = empty!();
         assert!(trace.start(1000, 0, 0));
-        let stored = || trace.ring.lock().entries.len();
+        let stored = || trace.ring.lock().chunks.len();
         assert_eq!(stored(), 0);
         (1..=3).for_each(|ticks| trace.add(record(ticks)));
-        assert_eq!((stored(), times(&trace)), (3, std::vec![1, 2, 3]));
-        (4..=5000).for_each(|ticks| trace.add(record(ticks)));
-        assert_eq!((stored(), times(&trace).len()), (1000 + SLACK, 1000));
+        assert_eq!((stored(), times(&trace)), (1, std::vec![1, 2, 3]));
+        (4..=50_000).for_each(|ticks| trace.add(record(ticks)));
+        assert_eq!((stored(), times(&trace).len()), (1000_usize.div_ceil(CHUNK as usize) + SLACK, 1000));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) fn start(instance: &Instance, allocator: *const cachalot_allocator, options: &Options) -> Outcome {
     let events = options.events;
     if events == 0 && instance.recorder.events() == 0 {
-        // It is off. A trace goes on, and the clock is not read.
+        // It is off, and a trace goes on.
         return Ok(());
     }
     for device in instance.devices() {

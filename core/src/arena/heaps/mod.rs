@@ -229,7 +229,7 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn flush_trace(&self, heap: &mut Heap<P::Storage>) {
         // A heap with sets that were never made has no buffer, and must not get one here.
         if heap.sets.is_made() {
-            self.trace.take(&mut heap.sets.trace);
+            self.trace.gather(&mut heap.sets.trace);
         }
     }
 
