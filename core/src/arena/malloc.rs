@@ -170,16 +170,36 @@ impl<P: Platform> OnDevice<'_, P> {
             let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
             let mut heap = slot.heap.lock();
             // A third compilation of the straight path, because a recorder is often on.
-            let served = if heap.serves != stream || heap.rules.ages {
-                None
-            } else if heap.plain {
-                heap.malloc_plainly(size, bytes, &slot.counters)
-            } else {
-                heap.malloc(size, bytes, &slot.counters)?
-            };
-            if let Some(served) = served {
+            if heap.serves == stream
+                && heap.plain
+                && let Some(Outcome { value, peaks_stale }) = heap.malloc_plainly(size, bytes, &slot.counters)
+            {
                 // Recorded under the heap's lock, so that the events of the block stay in the order
                 // in which they happened.
+                self.recorder().alloc(&mut heap, call_site, value, bytes);
+                drop(heap);
+                self.settle_peaks(slot, peaks_stale);
+                return Ok(value);
+            }
+        }
+        self.traced_by_rules(word, bytes, stream, call_site)
+    }
+
+    /// Serves a request as [`traced`](Self::traced) does, from a heap that is not plain. It is
+    /// separate so that the values of the other stay in registers.
+    #[inline(never)]
+    fn traced_by_rules(self, word: FlagWord, bytes: u64, stream: StreamId, call_site: u32) -> Result<DevicePtr, Error> {
+        if bytes <= MAX_REQUEST - UNIT
+            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
+        {
+            let size = self.settings.round::<P::Storage>(word, bytes);
+            let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
+            let mut heap = slot.heap.lock();
+            if heap.serves == stream
+                && !heap.rules.ages
+                && !heap.plain
+                && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
+            {
                 self.recorder().alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
