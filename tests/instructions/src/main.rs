@@ -16,7 +16,7 @@ mod cycles;
 
 use cachalot::cuda::driver::LIBRARY_VARIABLE;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, DeviceIndex, DevicePtr, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, EventTimes, StreamId};
 use cachalot_emulated_driver::install::built_library;
 use cachalot_instructions::growth::PROGRAMS;
 use cachalot_instructions::interfaces::{self, Interface, Pair};
@@ -34,8 +34,14 @@ use std::time::Duration;
 const TABLES: [&str; 4] = ["pairs", "cycles", "cold", "interfaces"];
 /// The policies, and the rows of the table.
 const POLICIES: [&str; 6] = ["caching", "stitched", "bfc", "buddy", "size_class", "slab"];
-/// The columns of the table: whether a free block of the size of the request is cached.
-const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block of that size cached", true)];
+/// The columns of the table: the options of the program that is counted.
+const COLUMNS: [(&str, &[&str]); 3] = [
+    ("split off a larger block", &[]),
+    ("block of that size cached", &["--cached"]),
+    ("cached and recorded", &["--cached", "--recorded"]),
+];
+/// The events that are kept of recorded pairs: few, so that the ring is full for most of them.
+const EVENTS: usize = 1000;
 /// The columns of the table of cycles.
 const INSTRUCTIONS: &str = "instructions";
 const CALLS: &str = "calls to the device";
@@ -80,6 +86,9 @@ enum Job {
         /// Caches a block of the size of the requests first
         #[arg(long)]
         cached: bool,
+        /// Records the events, with numbered times, as the flight recorder does
+        #[arg(long)]
+        recorded: bool,
     },
     /// Makes cycles of a block that two streams use: the program that is counted
     Cycles { config: String, cycles: u64 },
@@ -107,9 +116,12 @@ fn free(allocator: &Simulated, block: DevicePtr) -> Result<(), cachalot_core::Er
 }
 
 /// Makes `pairs` pairs of requests and frees.
-fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Error>> {
+fn make_pairs(policy: &str, cached: bool, recorded: bool, pairs: u64) -> Result<(), Box<dyn Error>> {
     let config = cachalot_policies::parse(&format!("policy:{policy}"))?;
     let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &config)?;
+    if recorded {
+        allocator.trace(DEVICE)?.record_with(EVENTS, EventTimes::Numbered)?;
+    }
     if cached {
         // The live blocks on both sides keep the cached block from merging.
         let block = malloc(&allocator)?;
@@ -174,9 +186,8 @@ fn check() -> Result<bool, Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let mut is_within = true;
     for policy in POLICIES {
-        for (column, cached) in COLUMNS {
-            let arguments: Vec<String> =
-                ["pairs", policy].into_iter().chain(cached.then_some("--cached")).map(str::to_owned).collect();
+        for (column, options) in COLUMNS {
+            let arguments: Vec<String> = ["pairs", policy].iter().chain(options).copied().map(str::to_owned).collect();
             let pair = per_pair_of(&program, &arguments, PAIRS).ok_or("valgrind could not count the instructions")?;
             let allowed = table.counts.get(&(policy.to_owned(), column.to_owned())).copied();
             let more = allowed.map_or(0.0, |allowed| pair / allowed - 1.0);
@@ -263,7 +274,7 @@ fn check_growth() -> Result<bool, Box<dyn Error>> {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     match Arguments::parse().job {
-        Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
+        Some(Job::Pairs { policy, pairs, cached, recorded }) => make_pairs(&policy, cached, recorded, pairs)?,
         Some(Job::Cycles { config, cycles }) => println!("{} calls", cycles::make(&config, cycles)?),
         Some(Job::Cold { bytes, requests }) => cycles::request_cold(bytes, requests)?,
         Some(Job::Interface { interface, pair, pairs }) => interfaces::make(interface, pair, pairs)?,
