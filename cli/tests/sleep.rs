@@ -43,6 +43,12 @@ impl Controlled for Program {
         Ok(self.status())
     }
 
+    fn snapshot(&self, file: &Path) -> Result<Status, ControlRefusal> {
+        fs::write(file, "")
+            .map(|()| self.status())
+            .map_err(|error| ControlRefusal::new(RefusalKind::NotWritten, error.to_string()))
+    }
+
     fn status(&self) -> Status {
         let (parks, wakes) = (self.parks.load(SeqCst), self.wakes.load(SeqCst));
         let is_parked = parks > wakes;

@@ -63,6 +63,33 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         Self::new(allocator.snapshot(), traces, &config.unwrap_or_default(), stack).with_extent(TraceExtent::default())
     }
 
+    /// Joins the snapshots of allocators of one device each, with the device's number. Several may
+    /// be of the same device. `None` if there are none.
+    pub fn joined(parts: impl IntoIterator<Item = (u32, Self)>) -> Option<Self> {
+        parts.into_iter().map(|(device, part)| part.numbered(device)).reduce(|mut all, mut one| {
+            all.segments.append(&mut one.segments);
+            all.traces.resize(all.traces.len().max(one.traces.len()), Vec::new());
+            for (all, mut one) in all.traces.iter_mut().zip(one.traces) {
+                all.append(&mut one);
+                all.sort_by_key(|entry| entry.time_us);
+            }
+            let capacity = &mut all.settings.trace_alloc_max_entries;
+            *capacity = (*capacity).max(one.settings.trace_alloc_max_entries);
+            let overflowed = &mut all.settings.trace_alloc_overflowed;
+            *overflowed = (*overflowed).max(one.settings.trace_alloc_overflowed);
+            all
+        })
+    }
+
+    /// Gives the only device a number.
+    fn numbered(mut self, device: u32) -> Self {
+        self.segments.iter_mut().for_each(|segment| segment.device = DeviceIndex(device));
+        let events = std::mem::take(&mut self.traces).into_iter().flatten().collect();
+        self.traces.resize(device as usize, Vec::new());
+        self.traces.push(events);
+        self
+    }
+
     /// Reports how much of the history the events are.
     #[must_use]
     pub fn with_extent(mut self, extent: TraceExtent) -> Self {

@@ -26,6 +26,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Returns whether any option is given.
+    pub(crate) fn are_given(&self) -> bool {
+        self.config.is_some() || self.policy.is_some() || self.limit.is_some()
+    }
+
     /// Returns the configuration in place of the record's own, if given.
     pub(crate) fn config(&self) -> Option<Config> {
         let named = self.policy.and_then(|name| cachalot_policies::parse(&format!("policy:{name}")).ok());

@@ -25,7 +25,7 @@ impl Place {
         Self { driver: driver(&folder, &[]), program: compile("hold.c", &folder, &["-pthread"]), folder }
     }
 
-    fn shared(&self) -> PathBuf {
+    pub(super) fn shared(&self) -> PathBuf {
         self.folder.join("shared")
     }
 

@@ -2,7 +2,7 @@
 
 use super::groups::Place;
 use super::output_of;
-use crate::common::{folder, write};
+use crate::common::{finish, folder, write};
 use std::process::Command;
 
 /// The lines about refusals.
@@ -39,6 +39,34 @@ fn a_refused_request_leaves_the_latest_events_in_a_new_file() {
     let mut inspect = Command::new(env!("CARGO_BIN_EXE_cachalot"));
     let said = output_of(inspect.arg("inspect").arg(file));
     assert!(said.contains("200.00 MiB"), "{said}");
+}
+
+#[test]
+fn a_running_program_writes_its_latest_events_on_request() {
+    let place = Place::new(folder("on_request"));
+    let snapshot = |process: &str, file: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        finish(command.args(["snapshot", process, "-o"]).arg(file).env("CACHALOT_RUN_FOLDER", place.shared()))
+    };
+    let file = place.folder.join("now.pickle");
+    let mut one = place.start_with(&["--name", "one"], &[("CACHALOT_RECORDER", "events:100,files:0".as_ref())]);
+    assert_eq!(["a 10", "a 20", "f", "a 7"].map(|line| one.ask(line)), ["0", "0", "0", "0"]);
+    let told = snapshot("one", &file);
+    assert!(told.status == 0 && told.output.contains("are in "), "{}{}", told.output, told.errors);
+    let mut inspect = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+    let said = output_of(inspect.arg("inspect").arg(&file));
+    assert!(said.contains("17.00 MiB"), "{said}");
+    let missing = snapshot("one", &place.folder.join("missing/now.pickle"));
+    assert!(missing.status == 1 && missing.errors.contains("could not be written"), "{}", missing.errors);
+    one.end();
+    let gone = snapshot("4711", &file);
+    assert!(gone.status == 2 && gone.errors.contains("no process `4711` under `cachalot run`"), "{}", gone.errors);
+    // With the recorder off, only a process that can be parked answers.
+    let mut off = place.start_with(&["--name", "off", "--parkable"], &[("CACHALOT_RECORDER", "0".as_ref())]);
+    assert_eq!(off.ask("a 10"), "0");
+    let refused = snapshot("off", &file);
+    assert!(refused.status == 1 && refused.errors.contains("the flight recorder is off"), "{}", refused.errors);
+    off.end();
 }
 
 #[test]

@@ -259,13 +259,10 @@ impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { sought, known } if known.is_empty() => {
-                write!(
-                    f,
-                    "there is no process `{sought}` that can be parked, nor any other: start it with `cachalot run`"
-                )
+                write!(f, "there is no process `{sought}` under `cachalot run`, nor any other of this user")
             }
             Self::Missing { sought, known } => {
-                write!(f, "there is no process `{sought}` that can be parked; there are {}", known.join(", "))
+                write!(f, "there is no process `{sought}` under `cachalot run`; there are {}", known.join(", "))
             }
             Self::Several { sought, found } => {
                 write!(f, "`{sought}` is the name of several processes: {}; name one by its id", found.join(", "))

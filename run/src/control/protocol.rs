@@ -15,6 +15,7 @@ use crate::shared::time::milliseconds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of requests and answers. A change against readers raises the number.
@@ -28,6 +29,9 @@ pub(super) const MOST_ANSWER: usize = 64 << 10;
 
 /// The time for a park or a wake whose request names no time, in milliseconds.
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
+/// How long a snapshot may wait for parks and wakes.
+const SNAPSHOT_TIME: Duration = Duration::from_secs(30);
 
 /// The greatest time for a park or a wake, in milliseconds: a day.
 const MOST_TIMEOUT_MS: u64 = 24 * 60 * 60 * 1000;
@@ -48,6 +52,9 @@ pub struct Request {
     /// How long the process may wait for the start of a park or a wake, in milliseconds.
     #[serde(default = "default_timeout_ms")]
     timeout_ms: u64,
+    /// The file of a snapshot, as an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 /// The requested action.
@@ -58,6 +65,8 @@ pub enum Action {
     Park,
     /// Move the memory back to the device.
     Wake,
+    /// Write the latest events and all blocks to a file.
+    Snapshot,
     /// Tell the state.
     Status,
 }
@@ -97,6 +106,10 @@ pub enum RefusalKind {
     NoDeviceMemory,
     /// The process has memory, a driver or a setting for which parking is not possible.
     Unsupported,
+    /// The process records no events.
+    NotRecorded,
+    /// The file of a snapshot could not be written.
+    NotWritten,
     /// A driver call failed.
     Driver,
     /// A defect of the library.
@@ -133,7 +146,12 @@ const fn default_timeout_ms() -> u64 {
 impl Request {
     /// Creates a request. The time is cut off at a day.
     pub fn new(action: Action, timeout: Duration) -> Self {
-        Self { schema: SCHEMA, action, timeout_ms: milliseconds(timeout).min(MOST_TIMEOUT_MS) }
+        Self { schema: SCHEMA, action, timeout_ms: milliseconds(timeout).min(MOST_TIMEOUT_MS), file: None }
+    }
+
+    /// Creates a request for a snapshot in a file, an absolute path.
+    pub fn snapshot(file: PathBuf) -> Self {
+        Self { file: Some(file), ..Self::new(Action::Snapshot, SNAPSHOT_TIME) }
     }
 
     /// Returns how long the process may wait for the start of a park or a wake.
@@ -156,6 +174,9 @@ impl Request {
         if request.schema != SCHEMA {
             return Err(bad(format!("a request of schema {}: this process has schema {SCHEMA}", request.schema)));
         }
+        if (request.action == Action::Snapshot) != request.file.as_ref().is_some_and(|file| file.is_absolute()) {
+            return Err(bad("a snapshot, and no other request, has `file`: an absolute path".to_owned()));
+        }
         if request.timeout_ms > MOST_TIMEOUT_MS {
             let given = request.timeout_ms;
             return Err(bad(format!("timeout_ms is {given}: the most is {MOST_TIMEOUT_MS}, which is a day")));
@@ -166,7 +187,7 @@ impl Request {
 
 impl RefusalKind {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::BadRequest,
         Self::Denied,
         Self::Busy,
@@ -176,6 +197,8 @@ impl RefusalKind {
         Self::NoFileSpace,
         Self::NoDeviceMemory,
         Self::Unsupported,
+        Self::NotRecorded,
+        Self::NotWritten,
         Self::Driver,
         Self::Internal,
         Self::Other,

@@ -1,8 +1,8 @@
 //! The threads that answer the requests of other processes.
 //!
-//! A thread reads all requests and answers `status` at once. A park and a wake go to a second
-//! thread, one after another, so the first thread answers during a long park. The second thread
-//! starts at the first park. The program's signals reach neither of them, and no answer raises a
+//! A thread reads all requests and answers `status` at once. A park, a wake and a snapshot go to a
+//! second thread, one after another, so the first thread answers during a long park. The second
+//! thread starts at the first of them. The program's signals reach neither of them, and no answer raises a
 //! signal.
 
 use super::protocol::{self, Action, Answer, ControlRefusal, MOST_REQUEST, RefusalKind, Request};
@@ -66,6 +66,12 @@ pub trait Controlled: Sync {
     /// The device has not enough free memory within `timeout`, or a driver call fails. The process
     /// is parked.
     fn wake(&self, timeout: Duration) -> Result<Status, ControlRefusal>;
+
+    /// Writes the latest events and all blocks to a file, and returns the state.
+    ///
+    /// # Errors
+    /// No events are recorded, or the file cannot be written.
+    fn snapshot(&self, file: &Path) -> Result<Status, ControlRefusal>;
 
     /// Returns the state.
     fn status(&self) -> Status;
@@ -363,6 +369,7 @@ fn work(subject: &Subject, tasks: &Receiver<Task>) {
             subject.ask(|controlled| match request.action {
                 Action::Park => controlled.park(left),
                 Action::Wake => controlled.wake(left),
+                Action::Snapshot => controlled.snapshot(request.file.as_deref().unwrap_or(Path::new(""))),
                 Action::Status => Ok(controlled.status()),
             })
         };

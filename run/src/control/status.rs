@@ -44,6 +44,9 @@ pub struct Status {
     pub wakes: u64,
     /// The last failure of a park or a wake. `None`: no failure yet.
     pub last_error: Option<String>,
+    /// Whether the process can only write snapshots: no park moves its memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stays_awake: bool,
 }
 
 /// The state of a process's memory.

@@ -9,6 +9,7 @@ use crate::shared::time::milliseconds;
 use cachalot_core::ParkReport;
 use cachalot_cuda::CuResult;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +30,14 @@ impl Controlled for Process {
         })
     }
 
+    fn snapshot(&self, file: &Path) -> Result<Status, ControlRefusal> {
+        self.recorder.save(&self.contexts.all(), file).map(|()| self.status())
+    }
+
     fn status(&self) -> Status {
-        let Some((state, time, figures)) = self.sleep() else { return Status::default() };
+        let Some((state, time, figures)) = self.sleep() else {
+            return Status { stays_awake: true, ..Status::default() };
+        };
         let memory = self.parkable();
         let charges = self.charge.all();
         Status {

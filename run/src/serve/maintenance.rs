@@ -21,24 +21,26 @@ impl Process {
     /// the work is not done.
     pub(super) fn start_maintenance(&self) {
         static STARTED: Once = Once::new();
-        if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() {
+        if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() && !self.recorder.is_on() {
             return;
         }
         STARTED.call_once(|| {
+            let Some(process) = process() else { return };
+            // In the calling thread, so that the process answers as soon as it holds memory. A
+            // sanitizer of the program's threads knows nothing of the library's locks, and would
+            // report a name of the socket that another thread has stored.
+            let is_asked = process.sleeping.is_some() || process.recorder.is_on();
+            let server = if is_asked { answer(process) } else { None };
             let _ = without_signals(|| {
-                std::thread::Builder::new().name("cachalot-maint".to_owned()).stack_size(STACK).spawn(|| {
-                    if let Some(process) = process() {
-                        maintain(process);
-                    }
-                })
+                let run = move || maintain(process, server);
+                std::thread::Builder::new().name("cachalot-maint".to_owned()).stack_size(STACK).spawn(run)
             });
         });
     }
 }
 
 /// Does one round after another, as long as the process lives.
-fn maintain(process: &'static Process) -> ! {
-    let mut server = process.sleeping.as_ref().and_then(|_| answer(process));
+fn maintain(process: &'static Process, mut server: Option<Server>) -> ! {
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
     loop {
         std::thread::sleep(pause);
@@ -60,5 +62,5 @@ fn maintain(process: &'static Process) -> ! {
 /// Starts to answer other processes.
 fn answer(process: &'static Process) -> Option<Server> {
     let server = Server::start(process.options.name.as_deref(), process);
-    server.map_err(|error| log::warning(format_args!("no other process can park this one: {error}"))).ok()
+    server.map_err(|error| log::warning(format_args!("no other process can ask this one: {error}"))).ok()
 }

@@ -69,7 +69,10 @@ pub(crate) fn status(args: &StatusArgs) -> ExitCode {
             return ExitCode::from(BAD_INPUT);
         }
     };
-    let line = SleepLine::new(asked.iter().zip(statuses(&asked)));
+    let mut line = SleepLine::new(asked.iter().zip(statuses(&asked)));
+    if args.process.is_none() {
+        line.processes.retain(|told| !told.stays_awake);
+    }
     // A process of many that is stopped is a line of the result.
     let status = if args.process.is_some() && !line.failures.is_empty() { DIFFERENT } else { 0 };
     line.failures.iter().for_each(|failure| complain!("{}", failure.text));

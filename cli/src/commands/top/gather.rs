@@ -84,7 +84,8 @@ impl Answers {
         let folder = folder::of_user()?;
         let (devices, processes) = smi::ask();
         let mut answers = Self::of(publish::in_folder(&folder)?, groups(&folder)?, &devices, &processes);
-        let told: Vec<Status> = statuses(&sleepers_in(&folder)?).into_iter().flatten().collect();
+        let told: Vec<Status> =
+            statuses(&sleepers_in(&folder)?).into_iter().flatten().filter(|told| !told.stays_awake).collect();
         for process in answers.devices.iter_mut().flat_map(|device| &mut device.processes) {
             process.sleep = told.iter().find(|told| told.pid == process.pid).map(|told| SleepView {
                 state: told.state,

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,6 +59,10 @@ impl Controlled for Fake {
 
     fn wake(&self, _: Duration) -> Result<Status, ControlRefusal> {
         Ok(self.work(false, &self.wakes))
+    }
+
+    fn snapshot(&self, file: &Path) -> Result<Status, ControlRefusal> {
+        Err(ControlRefusal::new(RefusalKind::NotRecorded, file.display().to_string()))
     }
 
     fn status(&self) -> Status {

@@ -12,6 +12,20 @@ fn action() -> impl Strategy<Value = Action> {
     select(vec![Action::Park, Action::Wake, Action::Status])
 }
 
+#[test]
+fn a_snapshot_alone_has_a_file() {
+    let request = Request::snapshot("/tmp/a b.pickle".into());
+    assert_eq!(Request::of_line(&request.to_line()), Ok(request));
+    for wrong in [
+        r#"{"request":"snapshot"}"#,
+        r#"{"request":"snapshot","file":"a.pickle"}"#,
+        r#"{"request":"park","file":"/tmp/a.pickle"}"#,
+    ] {
+        let refused = Request::of_line(wrong.as_bytes()).unwrap_err();
+        assert!(refused.kind == RefusalKind::BadRequest && refused.text.contains("`file`"), "{refused}");
+    }
+}
+
 fn status() -> impl Strategy<Value = Status> {
     let states = select(vec![SleepState::Awake, SleepState::Parking, SleepState::Parked, SleepState::Waking]);
     let kinds = select(RemainderKind::ALL.to_vec());
