@@ -260,22 +260,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.on(device)?.malloc(bytes, stream)
     }
 
-    /// Allocates a block as [`malloc`](Self::malloc) does. This is inlined into its caller, which
-    /// is the one function of another language's interface that serves all requests. An error is
-    /// converted to that of the interface off the fast path, so that the result fits into
-    /// registers.
+    /// Allocates a block as [`malloc`](Self::malloc) does, if a free block of the stream serves the
+    /// request by the plain rules. Otherwise returns `None`,
+    /// and has changed nothing: call [`malloc`](Self::malloc).
     ///
-    /// # Errors
-    /// Those of [`malloc`](Self::malloc).
+    /// This and [`free_straight`](Self::free_straight) are for the one function of another
+    /// language's interface that serves all requests, into which they are inlined. They call
+    /// nothing but the walks of sorted lists, so their values stay in registers, and their results
+    /// fit into one.
     #[inline(always)]
-    pub fn malloc_inlined<E: From<Error>>(
-        &self,
-        device: DeviceIndex,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, E> {
+    pub fn malloc_straight(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         let _checked = self.checked("malloc", device);
-        self.on(device)?.malloc_inlined(bytes, stream)
+        let arena = self.arenas.get(device.0 as usize)?;
+        OnDevice { arena, pages: &self.pages }.malloc_straight(bytes, stream)
     }
 
     /// Frees the block at `ptr`, in the order of its own stream. Does nothing for the null address.
@@ -295,7 +292,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error, the program still has the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
-        self.free_by::<false, _>(ptr, None)
+        self.free_by(ptr, None)
     }
 
     /// Frees the block at `ptr` once the safe frontier has reached `count`.
@@ -345,39 +342,39 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.free_by::<false, _>(ptr, Some(bytes))
+        self.free_by(ptr, Some(bytes))
     }
 
     /// Frees the block at `ptr` as [`free`](Self::free) does, or as
-    /// [`free_sized`](Self::free_sized) does if `bytes` is given. Inlined into its caller, like
-    /// [`malloc_inlined`](Self::malloc_inlined).
-    ///
-    /// # Errors
-    /// Those of [`free_sized`](Self::free_sized).
+    /// [`free_sized`](Self::free_sized) does if `bytes` is given, if no other stream uses the block
+    /// and no special rule applies to its heap. Otherwise returns false, and has changed nothing:
+    /// call [`free`](Self::free). Inlined into its caller, like
+    /// [`malloc_straight`](Self::malloc_straight).
     #[inline(always)]
-    pub fn free_inlined<E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
-        self.free_by::<true, E>(ptr, bytes)
+    pub fn free_straight(&self, ptr: DevicePtr, bytes: Option<u64>) -> bool {
+        let _checked = self.checked_at("free", ptr);
+        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
+        // plans and shared pages share this bit. The null address has no owner.
+        let Some(heap) = self.pages.word(ptr).heap() else { return false };
+        let Some(arena) = self.arenas.get(heap.device as usize) else { return false };
+        OnDevice { arena, pages: &self.pages }.free_straight(heap, ptr, bytes)
     }
 
-    /// Frees the block at `ptr`. If `bytes` is given, checks the requested size first. `INLINED`:
-    /// the caller is [`free_inlined`](Self::free_inlined).
+    /// Frees the block at `ptr`. If `bytes` is given, checks the requested size first.
     #[inline(always)]
-    fn free_by<const INLINED: bool, E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
+    fn free_by(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         let _checked = self.checked_at("free", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
-        // plans and shared pages share this bit.
         let word = self.pages.word(ptr);
         // `get` instead of an index keeps the code for a panic off the fast path.
         if let Some(heap) = word.heap()
             && let Some(arena) = self.arenas.get(heap.device as usize)
         {
-            let device = OnDevice { arena, pages: &self.pages };
-            return if INLINED { device.free_inlined(heap, ptr, bytes) } else { device.free(heap, ptr, bytes) };
+            return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
         }
-        Ok(self.free_elsewhere(word, ptr, bytes)?)
+        self.free_elsewhere(word, ptr, bytes)
     }
 
     /// Calls `act` with the heap that owns `ptr`, and has an entry for the block. `act` returns

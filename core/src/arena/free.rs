@@ -47,44 +47,40 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the
     /// request.
     #[inline(always)]
-    pub(crate) fn free<E: From<Error>>(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), E> {
+    pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock to be set. This takes 3 instructions of a pair, and only
         // programs that set `garbage_collection_threshold` pay for it.
-        if !self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
-            return self.free_in::<false, _>(slot, slot.heap.lock(), owner, ptr, requested);
+        if self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
+            return self.free_slow(owner.heap, ptr, requested);
         }
-        Ok(self.free_slow(owner.heap, ptr, requested)?)
+        let mut heap = slot.heap.lock();
+        // The heap may have lost its last segment since the page map was read. In this case it has
+        // no block at `ptr`.
+        let outcome = heap.detach(ptr, requested, &slot.counters);
+        if let FreeOutcome::Unused(block) = outcome {
+            self.finish(slot, heap, block);
+            return Ok(());
+        }
+        self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 })
     }
 
-    /// Frees the block at `ptr` as [`free`](Self::free) does. The straight path, for plain heaps,
-    /// is inlined, and everything else is a call.
+    /// Frees a block of a plain heap that no other stream uses. False: it takes more than that, and
+    /// nothing has changed, so that [`free`](Self::free) begins anew.
     #[inline(always)]
-    pub(crate) fn free_inlined<E: From<Error>>(
-        self,
-        owner: HeapRef,
-        ptr: DevicePtr,
-        requested: Option<u64>,
-    ) -> Result<(), E> {
-        if let Some(slot) = self.heaps.slots.get(owner.heap)
-            && !self.driver.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES)
-        {
-            let heap = slot.heap.lock();
-            if heap.plain {
-                return self.free_in::<true, _>(slot, heap, owner, ptr, requested);
-            }
+    pub(crate) fn free_straight(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> bool {
+        if self.driver.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES) {
+            return false;
         }
-        Ok(self.free_outlined(owner, ptr, requested)?)
-    }
-
-    /// Frees the block at `ptr` as [`free`](Self::free) does.
-    #[inline(never)]
-    pub(crate) fn free_outlined(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        // With a trace and nothing else, the free of a plain heap is still on the straight path.
-        if self.driver.flags.load() & (flags::SLOW_FREE_FLAGS | flags::RULES) == flags::TRACE {
-            return self.free_traced(owner.heap, ptr, requested);
+        let Some(slot) = self.heaps.slots.get(owner.heap) else { return false };
+        let mut heap = slot.heap.lock();
+        if !heap.plain {
+            return false;
         }
-        self.free(owner, ptr, requested)
+        let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters) else { return false };
+        drop(heap);
+        self.settle_peaks(slot, peaks_stale);
+        true
     }
 
     /// Frees a block and records the event. Used while a trace is recorded, and no other flag makes
@@ -99,39 +95,22 @@ impl<P: Platform> OnDevice<'_, P> {
             drop(heap);
             return self.free_at_site(number, FreeArgs { ptr, requested, site });
         }
-        let outcome = heap.detach_from::<true>(ptr, requested, &slot.counters);
+        let outcome = heap.detach(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome {
             self.recorder().free(&mut heap, block, ptr, site);
-            self.finish::<true>(slot, heap, block);
+            self.finish(slot, heap, block);
             return Ok(());
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
     }
 
-    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN` says that the
-    /// heap is plain.
-    #[inline(always)]
-    fn free_in<const PLAIN: bool, E: From<Error>>(
-        self,
-        slot: &Slot<P>,
-        mut heap: HeapGuard<'_, P>,
-        owner: HeapRef,
-        ptr: DevicePtr,
-        requested: Option<u64>,
-    ) -> Result<(), E> {
-        // The heap may have lost its last segment since the page map was read. In this case it has
-        // no block at `ptr`.
-        let outcome = heap.detach_from::<PLAIN>(ptr, requested, &slot.counters);
-        if let FreeOutcome::Unused(block) = outcome {
-            self.finish::<PLAIN>(slot, heap, block);
-            return Ok(());
-        }
-        Ok(self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 })?)
-    }
-
     /// Frees a block under any flags.
     #[cold]
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // With a trace and nothing else, the free is still that of a plain heap.
+        if self.driver.flags.load() & (flags::SLOW_FREE_FLAGS | flags::RULES) == flags::TRACE {
+            return self.free_traced(number, ptr, requested);
+        }
         // Asked before the heap is locked, because the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
         self.free_at_site(number, FreeArgs { ptr, requested, site })
@@ -149,7 +128,7 @@ impl<P: Platform> OnDevice<'_, P> {
             && !self.driver.flags.has(flags::DIRECT)
         {
             self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
-            self.finish::<false>(slot, heap, block);
+            self.finish(slot, heap, block);
             return Ok(());
         }
         if let FreeOutcome::Used(block) = outcome
@@ -375,7 +354,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Frees a new block that the program does not get.
     pub(super) fn free_unfilled(self, owner: HeapRef, ptr: DevicePtr, stream: StreamId) {
-        if self.free_outlined(owner, ptr, None).is_ok() {
+        if self.free(owner, ptr, None).is_ok() {
             return;
         }
         // No event could be recorded. Only a fill has used the block.
@@ -387,7 +366,7 @@ impl<P: Platform> OnDevice<'_, P> {
             }
         }
         // Without uses, a free needs no event from the device.
-        let _is_free = self.free_outlined(owner, ptr, None);
+        let _is_free = self.free(owner, ptr, None);
     }
 
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
@@ -455,8 +434,8 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
-    fn finish<const PLAIN: bool>(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
-        let peaks_stale = heap.finish_free_to::<PLAIN>(block, &slot.counters);
+    fn finish(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
+        let peaks_stale = heap.finish_free(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);
         self.settle_peaks(slot, peaks_stale);

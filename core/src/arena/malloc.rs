@@ -13,8 +13,8 @@
 //!
 //! All of them run on any thread, and none holds a lock across a call to the device. `serve_cached`
 //! and `traced` hold one lock, that of a heap, and do not call the device. The others may call it.
-//! `malloc_inlined`, for callers in other languages, is `serve_cached` for
-//! [plain](crate::heap::Heap::plain) heaps.
+//! Callers in other languages first try `malloc_straight`: `serve_cached` for
+//! [plain](crate::heap::Heap::plain) heaps, which serves a request or changes nothing.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, PairUse, STREAMS};
@@ -63,52 +63,25 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve_cached(word, bytes, stream, || self.declined(bytes, stream))
     }
 
-    /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and
-    /// everything else is a call.
-    ///
-    /// Each way off this path is a tail call, and the path itself calls nothing but the walks of
-    /// sorted lists, so its values stay in registers. In one function with the general path it
-    /// loses them, and the general path gets slower, too.
+    /// Serves a request from a free block of a plain heap. `None`: it takes more than that, and
+    /// nothing has changed, so that [`malloc`](Self::malloc) begins anew.
     #[inline(always)]
-    pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
+    pub(crate) fn malloc_straight(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // As in `malloc` and `serve_cached`.
-        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
-            return Ok(self.malloc_flagged(bytes, stream)?);
+        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 || !(1..=MAX_REQUEST - UNIT).contains(&bytes) {
+            return None;
         }
-        if (1..=MAX_REQUEST - UNIT).contains(&bytes)
-            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
-        {
-            let size = self.settings.round_to_unit(bytes);
-            let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
-            let mut heap = slot.heap.lock();
-            if heap.serves != stream || !heap.plain {
-                drop(heap);
-                return Ok(self.malloc_outlined(bytes, stream)?);
-            }
-            if let Some(Outcome { value, peaks_stale }) = heap.malloc_plainly(size, bytes, &slot.counters) {
-                drop(heap);
-                self.settle_peaks(slot, peaks_stale);
-                return Ok(value);
-            }
+        let pair = self.heaps.default_pool.streams.get(stream.0)?;
+        let size = self.settings.round_to_unit(bytes);
+        let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size)))?;
+        let mut heap = slot.heap.lock();
+        if heap.serves != stream || !heap.plain {
+            return None;
         }
-        Ok(self.declined(bytes, stream)?)
-    }
-
-    /// Serves a request that a flag keeps off the straight path. Most often events are recorded and
-    /// nothing else is unusual, so this is asked first, which saves 60 instructions of the request.
-    #[inline(never)]
-    fn malloc_flagged(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let word = self.driver.flags.load();
-        if bytes > 0 && word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.traced(word, bytes, stream);
-        }
-        self.malloc(bytes, stream)
-    }
-
-    /// Serves a request as [`malloc`](Self::malloc) does.
-    #[inline(never)]
-    fn malloc_outlined(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        self.malloc(bytes, stream)
+        let Outcome { value, peaks_stale } = heap.malloc_plainly(size, bytes, &slot.counters)?;
+        drop(heap);
+        self.settle_peaks(slot, peaks_stale);
+        Some(value)
     }
 
     /// Serves a request that the cache has declined: from the plan of its stream, if it is the next

@@ -103,11 +103,9 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator, has
     /// [plain rules](Rules::are_plain), and has only ordinary segments.
     ///
-    /// The fast path is compiled twice: functions with the parameter `PLAIN` leave out the checks
-    /// that this bit makes unnecessary, and `malloc_inlined` and `free_inlined` use them: this is
-    /// the *straight* path, for callers in other languages. It saves 118 of the 591 instructions of
-    /// a pair. The bit, read under the heap's lock, is what decides; the flag `RULES` only saves
-    /// looking at the heap.
+    /// The *straight* path, for callers in other languages, serves from plain heaps only, and
+    /// leaves out the checks that this bit makes unnecessary. The bit, read under the heap's lock,
+    /// is what decides; the flag `RULES` only saves looking at the heap.
     pub plain: bool,
     /// The number of the pool among the device's pools.
     pub pool: u32,
@@ -310,11 +308,12 @@ impl<S: Storage> Heap<S> {
         if parts.blocks[block as usize].size >= *parts.choose_from {
             return Ok(self.malloc_found(size, requested, counters));
         }
-        Ok(Some(parts.allocate_from::<false>(block, size, requested, counters)))
+        Ok(Some(parts.allocate_from(block, size, requested, counters)))
     }
 
-    /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None`
-    /// if there is no free block for the request, or if a table has to grow first.
+    /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None`,
+    /// and has changed nothing, if there is no free block for the request, or if a table has to
+    /// grow first.
     #[inline(always)]
     pub(crate) fn malloc_plainly(
         &mut self,
@@ -328,7 +327,8 @@ impl<S: Storage> Heap<S> {
         }
         let mut parts = self.parts();
         let block = parts.sets.free.best_fit(size, parts.blocks)?;
-        Some(parts.allocate_from::<true>(block, size, requested, counters))
+        let splits = parts.rules.should_split_plainly(parts.blocks[block as usize].size - size);
+        Some(parts.take_front(block, size, requested, splits, Some(counters), counters))
     }
 
     /// Allocates the cached block that [`find`](Self::find) chooses for a request, like
@@ -434,7 +434,7 @@ impl<S: Storage> Heap<S> {
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
         let BlockEntry { addr, size: whole, backing, .. } = self.blocks[block];
-        let served = self.parts().allocate_from::<false>(block, size, requested, counters);
+        let served = self.parts().allocate_from(block, size, requested, counters);
         if backing == Backing::Pages {
             // If the block is split, its entry is that of the rest, which remains free.
             let split = self.blocks[block].is_free();
@@ -457,18 +457,6 @@ impl<S: Storage> Heap<S> {
     /// before it releases the lock.
     #[inline(always)]
     pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
-        self.detach_from::<false>(ptr, requested, counters)
-    }
-
-    /// Does what [`detach`](Self::detach) does. With `PLAIN`, the heap must be
-    /// [plain](Self::plain).
-    #[inline(always)]
-    pub(crate) fn detach_from<const PLAIN: bool>(
-        &mut self,
-        ptr: DevicePtr,
-        requested: Option<u64>,
-        counters: &HeapCounters,
-    ) -> FreeOutcome {
         let Some(block) = self.live.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotLive };
         let BlockEntry { size, requested: actual, uses, .. } = self.blocks[block];
         debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
@@ -480,10 +468,38 @@ impl<S: Storage> Heap<S> {
         }
         counters.down(Stat::Allocation, 1);
         counters.down(Stat::AllocatedBytes, size);
-        if !PLAIN && self.rules.is_oversize(size) {
+        if self.rules.is_oversize(size) {
             counters.down(Stat::OversizeAllocations, 1);
         }
         if uses == NONE { FreeOutcome::Unused(block) } else { FreeOutcome::Used(block) }
+    }
+
+    /// Frees the allocated block of a plain heap that starts at exactly `ptr`. Returns whether the
+    /// peaks must be reconciled, or `None`, and has changed nothing, if [`detach`](Self::detach)
+    /// has more to do: another stream uses the block, its size is another one, it is not the first
+    /// of its chain, or there is none.
+    #[inline(always)]
+    pub(crate) fn free_plainly(
+        &mut self,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+        counters: &HeapCounters,
+    ) -> Option<bool> {
+        debug_assert!(self.is_plain(), "the straight path frees to plain heaps");
+        let may_take =
+            |block: &BlockEntry| block.uses == NONE && requested.is_none_or(|requested| requested == block.requested);
+        // The heap may have lost its last segment since the page map was read.
+        if !self.sets.is_made() {
+            return None;
+        }
+        let tells = self.tells;
+        let mut parts = self.parts();
+        let block = parts.live.take_if(ptr.0, parts.blocks, may_take)?;
+        let BlockEntry { size, requested, .. } = parts.blocks[block as usize];
+        counters.down(Stat::Allocation, 1);
+        counters.down(Stat::AllocatedBytes, size);
+        counters.down(Stat::RequestedBytes, requested);
+        Some(parts.join_free(block, tells, Some(counters)).1)
     }
 
     /// Marks a detached block as pending, because other streams may still use it, until
@@ -522,22 +538,14 @@ impl<S: Storage> Heap<S> {
     /// and if a segment of an ended stream became completely free.
     #[inline(always)]
     pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
-        self.finish_free_to::<false>(block, counters)
-    }
-
-    /// Does what [`finish_free`](Self::finish_free) does. With `PLAIN`, the heap must be
-    /// [plain](Self::plain).
-    #[inline(always)]
-    pub(crate) fn finish_free_to<const PLAIN: bool>(&mut self, block: u32, counters: &HeapCounters) -> bool {
-        debug_assert!(!PLAIN || self.is_plain(), "the straight path frees to plain heaps");
-        if !PLAIN && self.suballocator.is_some() {
+        if self.suballocator.is_some() {
             return self.finish_free_suballocated(block, counters);
         }
         let BlockEntry { requested, backing, .. } = self.blocks[block];
         counters.down(Stat::RequestedBytes, requested);
         let tells = self.tells;
         // Only blocks of ordinary segments count as inactive split blocks.
-        let counted = (PLAIN || backing == Backing::Ordinary).then_some(counters);
+        let counted = (backing == Backing::Ordinary).then_some(counters);
         self.parts().join_free(block, tells, counted).1
     }
 

@@ -83,36 +83,56 @@ pub(super) struct Parts<'a, S: Storage> {
 impl<S: Storage> Parts<'_, S> {
     /// Allocates the first `size` bytes of the free block `block`, which must have at least `size`
     /// bytes. The rest remains free if the rules split the block; otherwise the whole block is
-    /// allocated. The caller has made room for one block. With `PLAIN`, the heap must be
-    /// [plain](crate::heap::Heap::plain).
+    /// allocated. The caller has made room for one block.
     #[inline(always)]
-    pub(super) fn allocate_from<const PLAIN: bool>(
+    pub(super) fn allocate_from(
         &mut self,
         block: u32,
         size: u64,
         requested: u64,
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
+        let BlockEntry { size: whole, backing, .. } = self.blocks[block as usize];
+        let splits = self.rules.should_split(whole - size, size);
+        // Only blocks of ordinary segments count as inactive.
+        let inactive = (backing == Backing::Ordinary).then_some(counters);
+        let Outcome { value, mut peaks_stale } = self.take_front(block, size, requested, splits, inactive, counters);
+        if self.rules.is_oversize(if splits { size } else { whole }) {
+            peaks_stale |= counters.up(Stat::OversizeAllocations, 1);
+        }
+        Outcome { value, peaks_stale }
+    }
+
+    /// Allocates the first `size` bytes of the free block `block` if it `splits`, and otherwise the
+    /// whole block. Counts the block in `counters`, and what is inactive in `inactive`, if given.
+    #[inline(always)]
+    pub(super) fn take_front(
+        &mut self,
+        block: u32,
+        size: u64,
+        requested: u64,
+        splits: bool,
+        inactive: Option<&HeapCounters>,
+        counters: &HeapCounters,
+    ) -> Outcome<DevicePtr> {
         let blocks = &mut *self.blocks;
-        let BlockEntry { size: whole, addr, backing, .. } = blocks[block as usize];
+        let BlockEntry { size: whole, addr, .. } = blocks[block as usize];
         debug_assert!(blocks[block as usize].is_free(), "only a free block is allocated");
         debug_assert!(0 < size && size <= whole, "the block is large enough");
         let was_split = blocks[block as usize].is_split();
-        // Only blocks of ordinary segments count as inactive.
-        let counts = PLAIN || backing == Backing::Ordinary;
         let remaining = whole - size;
-        let splits =
-            if PLAIN { self.rules.should_split_plainly(remaining) } else { self.rules.should_split(remaining, size) };
         // This is below 0 once a row has risen above its threshold.
         let mut left = 0;
         let given_bytes = if splits {
             // A free block counts as inactive only if its segment has other blocks, so a whole
             // segment starts to count with its first split.
-            if was_split && counts {
-                counters.down(Stat::InactiveSplitBytes, size);
-            } else if counts {
-                left |= counters.up_to(Stat::InactiveSplit, 1);
-                left |= counters.up_to(Stat::InactiveSplitBytes, remaining);
+            if let Some(inactive) = inactive {
+                if was_split {
+                    inactive.down(Stat::InactiveSplitBytes, size);
+                } else {
+                    left |= inactive.up_to(Stat::InactiveSplit, 1);
+                    left |= inactive.up_to(Stat::InactiveSplitBytes, remaining);
+                }
             }
             // A copy: through a reference, the fields would be loaded again after the next store.
             let found = blocks[block as usize];
@@ -135,9 +155,11 @@ impl<S: Storage> Parts<'_, S> {
             });
             size
         } else {
-            if was_split && counts {
-                counters.down(Stat::InactiveSplit, 1);
-                counters.down(Stat::InactiveSplitBytes, whole);
+            if let Some(inactive) = inactive
+                && was_split
+            {
+                inactive.down(Stat::InactiveSplit, 1);
+                inactive.down(Stat::InactiveSplitBytes, whole);
             }
             self.sets.free.remove(block, blocks);
             let entry = &mut blocks[block as usize];
@@ -149,9 +171,6 @@ impl<S: Storage> Parts<'_, S> {
         left |= counters.up_to(Stat::Allocation, 1);
         left |= counters.up_to(Stat::AllocatedBytes, given_bytes);
         left |= counters.up_to(Stat::RequestedBytes, requested);
-        if !PLAIN && self.rules.is_oversize(given_bytes) {
-            left |= counters.up_to(Stat::OversizeAllocations, 1);
-        }
         Outcome { value: DevicePtr(addr), peaks_stale: left < 0 }
     }
 

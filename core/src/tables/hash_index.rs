@@ -112,6 +112,22 @@ impl<S: Storage> HashIndex<S> {
         take_behind(first, key, entries)
     }
 
+    /// Removes the entry with this key if it is the first of its chain and `may` agrees, and
+    /// returns its index. Otherwise changes nothing. There are as many buckets as entries, so an
+    /// entry is usually the first of its chain.
+    #[inline(always)]
+    pub(crate) fn take_if<T: Indexed>(&mut self, key: u64, entries: &[T], may: impl FnOnce(&T) -> bool) -> Option<u32> {
+        let bucket = start(key, self.buckets.len());
+        let head = self.buckets.get_mut(bucket)?;
+        let first = *head;
+        let entry = entries.get(first as usize)?;
+        if entry.key() != key || !may(entry) {
+            return None;
+        }
+        *head = entry.chain();
+        Some(first)
+    }
+
     /// Counts the entries in all chains, for consistency checks.
     pub(crate) fn count<T: Indexed>(&self, entries: &[T]) -> u32 {
         let chain = |&head: &u32| core::iter::successors(Some(head), |&at| Some(entries.get(at as usize)?.chain()));

@@ -18,35 +18,29 @@ pub(crate) fn with_instance(
     guarded(allocator, || body(handle::instance(allocator)?))
 }
 
-/// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of
-/// the handle fails, `$rare` runs the body with a `$call` that is not inlined.
-// Two copies: after a way back from the complete check, which makes calls, every argument would be
-// in a saved register. And a macro: the compiler inlines one closure in neither of two places,
-// which costs a pair 29 instructions.
-macro_rules! hot {
-    ($allocator:expr, $rare:path, |$instance:ident, $call:ident = $inlined:path, or $outlined:path| $body:expr) => {
-        match $crate::c::handle::undoubted($allocator) {
-            Some($instance) => $crate::c::boundary::guarded($allocator, || {
-                let $call = $inlined;
-                $body
-            }),
-            None => $rare($allocator, move |$instance| {
-                let $call = $outlined;
-                $body
-            }),
-        }
-    };
-}
-pub(crate) use hot;
-
-/// Runs the body of a hot function if the complete check of the handle passes.
-#[cold]
-#[inline(never)]
-pub(crate) fn rare(
+/// Runs a hot function: by its straight path, the body, or if that declines, `anew`, which begins
+/// from the start with [`with_instance`]. The path also declines where only the complete check of
+/// the handle knows whether the allocator is live. A panic poisons the allocator, and `failed`
+/// returns its status.
+#[inline(always)]
+pub(crate) fn straight<T>(
     allocator: *const cachalot_allocator,
-    body: impl FnOnce(&'static Instance) -> Outcome,
-) -> cachalot_status {
-    with_instance(allocator, body)
+    body: impl FnOnce(&'static Instance) -> Option<T>,
+    failed: impl FnOnce(cachalot_status) -> T,
+    anew: impl FnOnce() -> T,
+) -> T {
+    let done = match handle::undoubted(allocator) {
+        Some(instance) => match catch_unwind(AssertUnwindSafe(|| body(instance))) {
+            Ok(done) => done,
+            Err(payload) => return failed(poisoned(allocator, payload)),
+        },
+        None => None,
+    };
+    // The only call, so that it is inlined.
+    match done {
+        Some(done) => done,
+        None => anew(),
+    }
 }
 
 /// Turns the outcome of a function on an allocator into a status. A panic poisons the allocator.

@@ -92,12 +92,23 @@ impl Device {
             Backing::Cuda(device) => device.stream_id(stream).map_err(|error| of_stream(stream, error)),
             Backing::Lazy(later) => later.stream_id(stream).map_err(|error| of_stream(stream, error)),
             Backing::Host(_) => host_stream_id(stream),
-            Backing::Simulated(_) => simulated_stream_id(stream),
+            Backing::Simulated(_) => simulated_stream(stream).ok_or_else(|| refuse(stream, 0)),
+        }
+    }
+
+    /// Returns the number of a stream, if it takes no call: the device is open, and the driver is
+    /// not asked.
+    #[inline(always)]
+    pub(crate) fn known_stream(&self, stream: CuStream) -> Option<StreamId> {
+        match &self.backing {
+            Backing::Cuda(device) => device.known_stream(stream),
+            Backing::Lazy(later) => later.opened()?.known_stream(stream),
+            Backing::Host(_) => stream.is_null().then_some(HOST_STREAM),
+            Backing::Simulated(_) => simulated_stream(stream),
         }
     }
 
     /// Opens the device if necessary, and returns the allocator's number of a stream.
-    #[inline(always)]
     pub(crate) fn stream_of_request(&self, stream: CuStream) -> Outcome<StreamId> {
         // One look at the kind of the device for both.
         match &self.backing {
@@ -193,13 +204,13 @@ fn host_stream_id(stream: CuStream) -> Outcome<StreamId> {
 }
 
 /// Returns the number of a simulated device's stream: the handle, except for the default streams.
-fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
+#[inline(always)]
+fn simulated_stream(stream: CuStream) -> Option<StreamId> {
     match stream {
-        CuStream::NULL | CuStream::LEGACY => Ok(StreamId::DEFAULT),
-        CuStream::PER_THREAD => Ok(StreamId(OWN_STREAM | this_thread())),
+        CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
+        CuStream::PER_THREAD => Some(StreamId(OWN_STREAM | this_thread())),
         // The core reserves the number with all bits set for "no stream".
-        CuStream(handle) if handle as u64 >= OWN_STREAM => Err(refuse(stream, 0)),
-        CuStream(handle) => Ok(StreamId(handle as u64)),
+        CuStream(handle) => ((handle as u64) < OWN_STREAM).then_some(StreamId(handle as u64)),
     }
 }
 
@@ -395,15 +406,14 @@ mod tests {
             (CuStream(3), StreamId(3)),
             (CuStream(OWN_STREAM as usize - 1), StreamId(OWN_STREAM - 1)),
         ] {
-            assert_eq!(simulated_stream_id(handle), Ok(number));
+            assert_eq!(simulated_stream(handle), Some(number));
             assert_eq!(simulated_stream_handle(number), Some(handle));
         }
-        assert_eq!(simulated_stream_id(CuStream::LEGACY), Ok(StreamId::DEFAULT));
+        assert_eq!(simulated_stream(CuStream::LEGACY), Some(StreamId::DEFAULT));
         // What another thread's own stream is named is no handle here.
         for number in [StreamId(OWN_STREAM), other_threads, StreamId(u64::MAX)] {
             assert_eq!(simulated_stream_handle(number), None, "{number:?}");
-            let refused = simulated_stream_id(CuStream(number.0 as usize)).map_err(Status::number);
-            assert_eq!(refused, Err(CACHALOT_ERROR_INVALID_STREAM), "{number:?}");
+            assert_eq!(simulated_stream(CuStream(number.0 as usize)), None, "{number:?}");
         }
     }
 }

@@ -172,31 +172,30 @@ impl Instance {
         bytes: usize,
         stream: cachalot_stream,
     ) -> Result<DevicePtr, E> {
-        self.malloc_inlined(device, bytes, stream)
-    }
-
-    /// Allocates a block as [`malloc`](Self::malloc) does, inlined into the caller.
-    #[inline(always)]
-    pub(crate) fn malloc_inlined<E: From<Error> + From<Status>>(
-        &self,
-        device: c_int,
-        bytes: usize,
-        stream: cachalot_stream,
-    ) -> Result<DevicePtr, E> {
         let (index, device) = self.device(device)?;
         let stream = device.stream_of_request(CuStream(stream.addr()))?;
-        self.allocator.malloc_inlined(index, bytes as u64, stream)
+        Ok(self.allocator.malloc(index, bytes as u64, stream)?)
+    }
+
+    /// Allocates a block as [`malloc`](Self::malloc) does, or returns `None` and has changed
+    /// nothing.
+    #[inline(always)]
+    pub(crate) fn malloc_straight(&self, device: c_int, bytes: usize, stream: cachalot_stream) -> Option<DevicePtr> {
+        // The cast turns a negative number into a number above every device's.
+        let index = DeviceIndex(device as u32);
+        let stream = self.allocator.device(index)?.known_stream(CuStream(stream.addr()))?;
+        self.allocator.malloc_straight(index, bytes as u64, stream)
+    }
+
+    /// Frees a block as [`free`](Self::free) does, or returns false and has changed nothing.
+    #[inline(always)]
+    pub(crate) fn free_straight(&self, block: DevicePtr, bytes: Option<u64>) -> bool {
+        self.allocator.free_straight(block, bytes)
     }
 
     /// Frees a block, after a check of the requested size if `bytes` is given.
     pub(crate) fn free(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
-        self.free_inlined(block, bytes)
-    }
-
-    /// Frees a block as [`free`](Self::free) does, inlined into the caller.
-    #[inline(always)]
-    pub(crate) fn free_inlined(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
-        self.allocator.free_inlined(block, bytes)
+        Ok(bytes.map_or_else(|| self.allocator.free(block), |bytes| self.allocator.free_sized(block, bytes))?)
     }
 
     /// Returns the number of a stream that uses a block of another stream, on any device.

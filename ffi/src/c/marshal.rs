@@ -11,6 +11,15 @@ use core::ptr::NonNull;
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
+    /// Wraps an output pointer, unless it is NULL.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    #[inline(always)]
+    pub(crate) unsafe fn of(pointer: *mut T) -> Option<Self> {
+        NonNull::new(pointer).map(Self)
+    }
+
     /// Wraps an output pointer. `what` names the argument in error messages.
     ///
     /// # Errors
@@ -20,7 +29,8 @@ impl<T> Out<T> {
     /// `pointer` is NULL, or stays valid for writes until the call returns.
     #[inline(always)]
     pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Outcome<Self> {
-        NonNull::new(pointer).map(Self).ok_or_else(|| Status::null(what))
+        // SAFETY: guaranteed by the caller.
+        unsafe { Self::of(pointer) }.ok_or_else(|| Status::null(what))
     }
 
     /// Writes the result of a call that succeeded.

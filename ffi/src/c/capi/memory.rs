@@ -9,9 +9,8 @@ use crate::c::abi::{
 use crate::c::boundary;
 use crate::c::device::{of_stream, refuse};
 use crate::c::explanation;
-use crate::c::instance::Instance;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
-use crate::c::status::Status;
+use crate::c::status::{CACHALOT_OK, Status};
 use cachalot_core::{Bound, DevicePtr, Error, Forecast, Segments, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::log;
@@ -58,10 +57,38 @@ pub unsafe extern "C" fn cachalot_malloc(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance, malloc = Instance::malloc_inlined::<Status>, or Instance::malloc::<Status>| {
+    boundary::straight(
+        allocator,
+        move |instance| {
+            // SAFETY: guaranteed by the caller.
+            let out = unsafe { Out::of(out) }?;
+            out.write(pointer(instance.malloc_straight(device, bytes, stream)?));
+            Some(CACHALOT_OK)
+        },
+        |failed| failed,
+        // SAFETY: guaranteed by the caller.
+        move || unsafe { malloc_anew(allocator, device, bytes, stream, out) },
+    )
+}
+
+/// Allocates a block as [`cachalot_malloc`] does, under any conditions.
+///
+/// # Safety
+/// `out` is NULL or valid for a write.
+// With the same arguments in the same order, so that the call is a jump.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn malloc_anew(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: usize,
+    stream: cachalot_stream,
+    out: *mut *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(pointer(malloc(instance, device, bytes, stream)?));
+        out.write(pointer(instance.malloc::<Status>(device, bytes, stream)?));
         Ok(())
     })
 }
@@ -69,7 +96,12 @@ pub unsafe extern "C" fn cachalot_malloc(
 /// Frees a block, in the order of its own stream and of all recorded streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
-    free(allocator, block, None)
+    boundary::straight(
+        allocator,
+        move |instance| instance.free_straight(address(block), None).then_some(CACHALOT_OK),
+        |failed| failed,
+        move || free_anew(allocator, block, None),
+    )
 }
 
 /// Frees a block after checking that it was requested with exactly `bytes`.
@@ -79,7 +111,12 @@ pub extern "C" fn cachalot_free_sized(
     block: *mut c_void,
     bytes: usize,
 ) -> cachalot_status {
-    free(allocator, block, Some(bytes))
+    boundary::straight(
+        allocator,
+        move |instance| instance.free_straight(address(block), Some(bytes as u64)).then_some(CACHALOT_OK),
+        |failed| failed,
+        move || free_anew(allocator, block, Some(bytes as u64)),
+    )
 }
 
 /// Frees a block once the safe frontier of its device has reached `count`.
@@ -105,13 +142,11 @@ pub extern "C" fn cachalot_set_safe_frontier(
     })
 }
 
-/// Frees a block, after a check of the requested size if `bytes` is given. One copy for both
-/// functions, which jump to it.
+/// Frees a block under any conditions, after a check of the requested size if `bytes` is given.
+#[cold]
 #[inline(never)]
-fn free(allocator: *const cachalot_allocator, block: *mut c_void, bytes: Option<usize>) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance, free = Instance::free_inlined, or Instance::free| {
-        free(instance, address(block), bytes.map(|bytes| bytes as u64))
-    })
+fn free_anew(allocator: *const cachalot_allocator, block: *mut c_void, bytes: Option<u64>) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| instance.free(address(block), bytes))
 }
 
 /// Records the use of a block on another stream.

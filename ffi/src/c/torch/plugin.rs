@@ -50,14 +50,6 @@ pub(super) fn with_allocator(body: impl FnOnce(&'static Instance) -> Outcome) ->
     boundary::with_instance(allocator, body)
 }
 
-/// Runs the body of a hot plug-in function if the allocator can be created, or if the complete
-/// check of its handle passes.
-#[cold]
-#[inline(never)]
-pub(super) fn rare(_: *const cachalot_allocator, body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
-    with_allocator(body)
-}
-
 /// Runs the body of a plug-in function on the allocator, or does nothing before the creation.
 pub(super) fn with_present(body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
     let allocator = present();

@@ -2,42 +2,32 @@
 
 use super::{diagnostics, plugin};
 use crate::c::abi::{cachalot_status, cachalot_stream};
-use crate::c::instance::Instance;
+use crate::c::boundary;
 use crate::c::marshal::Out;
-use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, InWordsOfPyTorch, Outcome, Status};
-use crate::c::{boundary, handle};
+use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, CACHALOT_OK, InWordsOfPyTorch, Status};
 use cachalot_core::DevicePtr;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, without_provenance_mut};
 
-/// Allocates a block on a device. For 0 bytes returns NULL without opening the device.
-fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
-    serve_inlined(instance, bytes, device, stream)
-}
-
-/// Allocates a block as [`serve`] does, inlined into the caller.
-#[inline(always)]
-fn serve_inlined(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
-    if bytes == 0 {
-        instance.device(device)?;
-        return Ok(null_mut());
-    }
-    let block = instance.malloc_inlined::<InWordsOfPyTorch>(device, bytes, stream)?;
-    Ok(without_provenance_mut(block.0 as usize))
-}
-
 /// Allocates a block, or returns NULL with a last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_malloc(bytes: usize, device: c_int, stream: cachalot_stream) -> *mut c_void {
+    boundary::straight(
+        plugin::present(),
+        move |instance| instance.malloc_straight(device, bytes, stream).map(pointer),
+        |_| null_mut(),
+        move || malloc_anew(bytes, device, stream),
+    )
+}
+
+/// Allocates a block as [`cachalot_torch_malloc`] does, under any conditions.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_anew(bytes: usize, device: c_int, stream: cachalot_stream) -> *mut c_void {
     boundary::infallible(null_mut(), || {
         let mut block = null_mut();
-        let out = &mut block;
-        let allocator = plugin::present();
-        // A failure is recorded as the thread's last error.
-        let _ = boundary::hot!(allocator, plugin::rare, |instance, serve = serve_inlined, or serve| {
-            *out = serve(instance, bytes, device, stream)?;
-            Ok(())
-        });
+        // SAFETY: the variable outlives the call. A failure is recorded as the thread's last error.
+        let _ = unsafe { allocate_anew(bytes, device, stream, &raw mut block) };
         block
     })
 }
@@ -53,11 +43,42 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    let allocator = plugin::present();
-    boundary::hot!(allocator, plugin::rare, |instance, serve = serve_inlined, or serve| {
+    boundary::straight(
+        plugin::present(),
+        move |instance| {
+            // SAFETY: guaranteed by the caller.
+            let out = unsafe { Out::of(out) }?;
+            out.write(pointer(instance.malloc_straight(device, bytes, stream)?));
+            Some(CACHALOT_OK)
+        },
+        |failed| failed,
+        // SAFETY: guaranteed by the caller.
+        move || unsafe { allocate_anew(bytes, device, stream, out) },
+    )
+}
+
+/// Allocates a block as [`cachalot_torch_allocate`] does, under any conditions. For 0 bytes writes
+/// NULL without opening the device.
+///
+/// # Safety
+/// `out` is NULL or valid for a write.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn allocate_anew(
+    bytes: usize,
+    device: c_int,
+    stream: cachalot_stream,
+    out: *mut *mut c_void,
+) -> cachalot_status {
+    plugin::with_allocator(|instance| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(serve(instance, bytes, device, stream)?);
+        if bytes == 0 {
+            instance.device(device)?;
+            out.write(null_mut());
+            return Ok(());
+        }
+        out.write(pointer(instance.malloc::<InWordsOfPyTorch>(device, bytes, stream)?));
         Ok(())
     })
 }
@@ -65,24 +86,33 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
 /// Frees a block. Size, device and stream are ignored: the allocator has its own record, and
 /// `PyTorch` keeps another.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: c_int, stream: cachalot_stream) {
+pub extern "C" fn cachalot_torch_free(block: *mut c_void, _bytes: usize, _device: c_int, _stream: cachalot_stream) {
+    boundary::straight(
+        plugin::present(),
+        move |instance| instance.free_straight(address(block), None).then_some(()),
+        report,
+        move || free_anew(block),
+    );
+}
+
+/// Frees a block under any conditions.
+#[cold]
+#[inline(never)]
+extern "C" fn free_anew(block: *mut c_void) {
     boundary::infallible((), || {
-        let _ = (bytes, device, stream);
-        if block.is_null() {
-            return;
+        if !block.is_null() {
+            report(free_in_doubt(block));
         }
-        let allocator = plugin::present();
-        let freed = match handle::undoubted(allocator) {
-            Some(instance) => boundary::guarded(allocator, || instance.free_inlined(address(block), None)),
-            None => free_in_doubt(block),
-        };
-        diagnostics::report_once("a block cannot be freed", freed);
     });
 }
 
-/// Frees a block if the allocator exists, and if the complete check of its handle passes.
+/// Reports a failure of a free.
 #[cold]
-#[inline(never)]
+fn report(freed: cachalot_status) {
+    diagnostics::report_once("a block cannot be freed", freed);
+}
+
+/// Frees a block if the allocator exists.
 fn free_in_doubt(block: *mut c_void) -> cachalot_status {
     let allocator = plugin::present();
     if allocator.is_null() {
@@ -90,6 +120,11 @@ fn free_in_doubt(block: *mut c_void) -> cachalot_status {
         return Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number();
     }
     boundary::with_instance(allocator, |instance| instance.free(address(block), None))
+}
+
+/// Converts a device address to C.
+fn pointer(address: DevicePtr) -> *mut c_void {
+    without_provenance_mut(address.0 as usize)
 }
 
 /// Converts a device address from C.

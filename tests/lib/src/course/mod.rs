@@ -269,7 +269,8 @@ impl Course {
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) {
         let served = if bytes.is_multiple_of(8) {
-            self.allocator.malloc_inlined(DEVICE, bytes, stream)
+            let straight = self.allocator.malloc_straight(DEVICE, bytes, stream);
+            straight.map_or_else(|| self.allocator.malloc(DEVICE, bytes, stream), Ok)
         } else {
             self.allocator.malloc(DEVICE, bytes, stream)
         };
@@ -293,7 +294,8 @@ impl Course {
                 self.allocator.free_at(held.ptr, self.counts)
             }
             4 => return self.owned(),
-            5 => self.allocator.free_inlined::<Error>(held.ptr, Some(held.bytes)),
+            5 if self.allocator.free_straight(held.ptr, Some(held.bytes)) => Ok(()),
+            5 => self.allocator.free_sized(held.ptr, held.bytes),
             _ => self.allocator.free(held.ptr),
         };
         note!(self, "{} {}", held.ptr, freed.is_ok());

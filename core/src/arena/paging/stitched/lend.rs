@@ -58,7 +58,7 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         // No work uses the block for the request.
         mapper.heaps.lock(slot).take_back(ptr);
-        on.free_outlined(mapper.heaps.heap_ref(slot), ptr, None)?;
+        on.free(mapper.heaps.heap_ref(slot), ptr, None)?;
         match lent {
             // A capture that was not announced. The lender keeps the block.
             Err(error) if !error.is_of_capture() => Err(error),
