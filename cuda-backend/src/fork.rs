@@ -42,18 +42,6 @@ pub fn in_child() -> bool {
     }
 }
 
-/// Returns whether the process is certainly not a forked child. If the kernel has refused the mark,
-/// and before the first [`in_child`], the answer is false, and only `in_child` knows.
-///
-/// This is two loads and no call, so a caller does not have to save its registers.
-#[inline]
-#[must_use]
-pub fn is_parent() -> bool {
-    // SAFETY: a published pointer points to an initialised word in a mapping that is never
-    // unmapped.
-    NonNull::new(MARK.load(Ordering::Acquire)).is_some_and(|word| unsafe { word.as_ref() }.load(Ordering::Relaxed) != 0)
-}
-
 /// Compares process ids, and tries to publish a marked page for later checks.
 #[cold]
 fn in_child_by_id() -> bool {
@@ -77,14 +65,23 @@ fn in_child_by_id() -> bool {
     false
 }
 
+/// Makes whole pages read as zeros in forked children. Returns false if the kernel refuses: then
+/// nothing has changed.
+///
+/// # Safety
+/// The `bytes` from `first` on are whole pages of private anonymous memory, such as zeroed statics,
+/// that stay mapped, and zeros are a valid value of what is in them.
+#[must_use]
+pub unsafe fn wipe_in_children(first: *mut u8, bytes: usize) -> bool {
+    // Miri has no `madvise`.
+    // SAFETY: guaranteed by the caller. The advice only changes what children see.
+    !cfg!(miri) && unsafe { libc::madvise(first.cast(), bytes, libc::MADV_WIPEONFORK) } == 0
+}
+
 /// Returns a word with the value 1 in the present process and 0 in children, or `None` if the
 /// kernel refuses to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
     const LENGTH: usize = 4096;
-    // Miri has no `madvise`; the comparison of process ids works without it.
-    if cfg!(miri) {
-        return None;
-    }
     // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
     // mapping.
     let address = unsafe {
@@ -100,8 +97,8 @@ fn marked_page() -> Option<&'static AtomicU32> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the range is the new mapping; the advice changes only the contents seen by children.
-    if unsafe { libc::madvise(address, LENGTH, libc::MADV_WIPEONFORK) } != 0 {
+    // SAFETY: the range is the new mapping, of which nothing is used yet.
+    if !unsafe { wipe_in_children(address.cast(), LENGTH) } {
         // SAFETY: the range is the new mapping, and no reference to the range exists.
         unsafe { libc::munmap(address, LENGTH) };
         return None;
@@ -143,15 +140,6 @@ pub(crate) mod tests {
         assert!(!in_child());
         assert_eq!(in_forked_child(|| i32::from(in_child())), 1);
         assert!(!in_child());
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri cannot fork")]
-    fn no_child_is_certain_to_be_a_parent() {
-        assert!(!in_child());
-        // Certain iff the kernel has marked the page.
-        assert_eq!(is_parent(), !MARK.load(Ordering::Relaxed).is_null());
-        assert_eq!(in_forked_child(|| i32::from(is_parent())), 0);
     }
 
     #[test]

@@ -5,10 +5,12 @@
 //!         |   0xca5e   | vacant | poisoned |  generation   |  slot  |
 //! ```
 //!
-//! A slot's word equals a handle iff the handle's allocator is live, so one comparison detects a
-//! destroyed, poisoned or invented handle. A handle is no address and is never followed. Each reuse
-//! of a slot increments the generation. A slot that has used up the 36 bits of generations stays
-//! empty.
+//! A slot's word equals a handle iff the handle's allocator is live and the process is no forked
+//! child, so one comparison detects a destroyed, poisoned or invented handle, and a child: the
+//! words lie in pages that read as zeros in a child. If the kernel refuses such pages, the words of
+//! live allocators are others, and only [`instance`] knows them, which asks whether the process is
+//! a child. A handle is no address and is never followed. Each reuse of a slot increments the
+//! generation. A slot that has used up the 36 bits of generations stays empty.
 
 use crate::c::abi::cachalot_allocator;
 use crate::c::instance::Instance;
@@ -37,61 +39,76 @@ const TAKEN: u64 = MARK | VACANT | POISONED;
 /// Word of a slot with no generation left.
 const RETIRED: u64 = u64::MAX;
 
-/// Room for one allocator.
-struct Slot {
-    /// The handle of the live allocator, or the handle with [`POISONED`] or [`VACANT`]. 0 iff the
-    /// slot was never used.
-    word: AtomicU64,
-    /// The allocator, null while `word` is vacant.
-    instance: AtomicPtr<Instance>,
-}
+/// The words of the slots: the [word](live_word) of the live allocator, or its handle with
+/// [`POISONED`] or [`VACANT`]. 0 iff the slot was never used, or in a forked child. Alone in their
+/// pages, whatever the page size of the kernel.
+#[repr(align(65536))]
+struct Words([AtomicU64; SLOTS]);
 
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { word: AtomicU64::new(0), instance: AtomicPtr::new(core::ptr::null_mut()) } }; SLOTS];
+static WORDS: Words = Words([const { AtomicU64::new(0) }; SLOTS]);
+
+/// The allocators of the slots; null while the word is vacant. In a forked child they are still
+/// found, so that a memory checker knows them.
+static INSTANCES: [AtomicPtr<Instance>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
+
+/// The difference between a handle and the word of its slot: 0 if a forked child reads the table as
+/// zeros, and otherwise 1. The word then has the number of another slot, so no handle equals it.
+static DOUBT: AtomicU64 = AtomicU64::new(1);
+
+/// Returns the word of a slot whose live allocator has this handle.
+fn live_word(handle: u64) -> u64 {
+    // Relaxed suffices: who has a handle comes after the creation of its allocator.
+    handle ^ DOUBT.load(Ordering::Relaxed)
+}
 
 /// Returns the number behind a handle from C.
 fn number(handle: *const cachalot_allocator) -> u64 {
     handle.addr() as u64
 }
 
-/// Returns the slot that a handle names. The handle need not be live.
-fn slot(handle: u64) -> &'static Slot {
-    &TABLE[handle as usize % SLOTS]
+/// Returns the word of the slot that a handle names. The handle need not be live.
+fn slot(handle: u64) -> &'static AtomicU64 {
+    &WORDS.0[handle as usize % SLOTS]
+}
+
+/// Returns the allocator of the slot that a handle names.
+fn allocator(handle: u64) -> &'static AtomicPtr<Instance> {
+    &INSTANCES[handle as usize % SLOTS]
 }
 
 /// Returns the allocator of a handle. Takes no lock.
 ///
 /// The reference is valid until the allocator is destroyed. The interface forbids destruction
 /// during a call.
-#[inline(always)]
 pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
-    match live(handle) {
+    let handle = number(handle);
+    match find(handle, live_word(handle)) {
         // Last: the first question says which process is the parent, and a NULL handle must not
         // ask.
         Some(instance) if !fork::in_child() => Ok(instance),
-        _ => Err(refuse(number(handle))),
+        _ => Err(refuse(handle)),
     }
 }
 
-/// Returns the allocator of a handle like [`instance`] in a process that is no forked child beyond
-/// doubt. Otherwise `instance` tells. Makes no call.
+/// Returns the allocator of a handle like [`instance`], if one comparison tells that it is live and
+/// the process no forked child. Otherwise `instance` tells. Makes no call.
 #[inline(always)]
 pub(crate) fn undoubted(handle: *const cachalot_allocator) -> Option<&'static Instance> {
-    live(handle).filter(|_| fork::is_parent())
+    let handle = number(handle);
+    find(handle, handle)
 }
 
-/// Returns the allocator of a handle, in a forked child as well.
+/// Returns the allocator of a handle if the word of its slot is `word`.
 #[inline(always)]
-fn live(handle: *const cachalot_allocator) -> Option<&'static Instance> {
-    let handle = number(handle);
-    let slot = slot(handle);
-    // Acquire: `insert` stores the instance before the word.
-    if slot.word.load(Ordering::Acquire) != handle {
+fn find(handle: u64, word: u64) -> Option<&'static Instance> {
+    // Acquire: `insert` stores the allocator before the word. NULL equals the word of a slot that
+    // was never used.
+    if handle == 0 || slot(handle).load(Ordering::Acquire) != word {
         return None;
     }
-    // SAFETY: the pointer is null or comes from the box that `insert` leaked. The interface
-    // forbids destruction during the call.
-    unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
+    // SAFETY: the word is that of a live allocator, so the pointer comes from the box that `insert`
+    // leaked. The interface forbids destruction during the call.
+    Some(unsafe { &*allocator(handle).load(Ordering::Relaxed) })
 }
 
 /// Returns the reason for refusing a handle.
@@ -103,7 +120,7 @@ fn refuse(handle: u64) -> Status {
     if handle == 0 {
         return Status::null("the allocator");
     }
-    if slot(handle).word.load(Ordering::Acquire) == handle | POISONED {
+    if slot(handle).load(Ordering::Acquire) == handle | POISONED {
         return Status::new(CACHALOT_ERROR_POISONED, "the allocator is poisoned: an earlier call ended in a fault");
     }
     Status::new(CACHALOT_ERROR_INVALID_HANDLE, format_args!("{handle:#x} is no allocator, or was destroyed"))
@@ -113,11 +130,18 @@ fn refuse(handle: u64) -> Status {
 /// parent of forks.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Records that the process creates allocators. Returns false in a forked child of a process with
-/// allocators.
+/// Records that the process creates allocators, and makes forked children read the table of handles
+/// as zeros, if the kernel can. Returns false in a forked child of a process with allocators.
 pub(crate) fn begin() -> bool {
     BEGUN.store(true, Ordering::Relaxed);
-    !fork::in_child()
+    if fork::in_child() {
+        return false;
+    }
+    // SAFETY: the words fill their pages, and a word of 0 is one of a slot that was never used.
+    if unsafe { fork::wipe_in_children((&raw const WORDS).cast_mut().cast(), size_of::<Words>()) } {
+        DOUBT.store(0, Ordering::Relaxed);
+    }
+    true
 }
 
 /// Returns whether the process is a forked child of a process with allocators.
@@ -133,12 +157,12 @@ pub(crate) fn forked() -> Status {
 
 /// Inserts an allocator into a vacant slot and returns the handle.
 pub(crate) fn insert(instance: Box<Instance>) -> Outcome<*mut cachalot_allocator> {
-    for (index, slot) in TABLE.iter().enumerate() {
-        let word = slot.word.load(Ordering::Relaxed);
+    for (index, slot) in WORDS.0.iter().enumerate() {
+        let word = slot.load(Ordering::Relaxed);
         if is_vacant(word) && replace(slot, word, TAKEN) {
-            slot.instance.store(Box::into_raw(instance), Ordering::Relaxed);
+            INSTANCES[index].store(Box::into_raw(instance), Ordering::Relaxed);
             let handle = if word == 0 { MARK | index as u64 } else { word & !VACANT };
-            slot.word.store(handle, Ordering::Release);
+            slot.store(live_word(handle), Ordering::Release);
             return Ok(core::ptr::without_provenance_mut(handle as usize));
         }
     }
@@ -154,12 +178,12 @@ pub(crate) fn remove(handle: *const cachalot_allocator) -> Outcome<Box<Instance>
     let handle = number(handle);
     let slot = slot(handle);
     let poisoned = replace(slot, handle | POISONED, TAKEN);
-    if !poisoned && !replace(slot, handle, TAKEN) {
+    if !poisoned && !replace(slot, live_word(handle), TAKEN) {
         return Err(refuse(handle));
     }
-    let instance = slot.instance.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let instance = allocator(handle).swap(core::ptr::null_mut(), Ordering::Relaxed);
     let next = (handle & !POISONED) + GENERATION;
-    slot.word.store(if is_vacant(next | VACANT) { next | VACANT } else { RETIRED }, Ordering::Release);
+    slot.store(if is_vacant(next | VACANT) { next | VACANT } else { RETIRED }, Ordering::Release);
     if poisoned {
         return Err(Status::new(CACHALOT_ERROR_POISONED, "the poisoned allocator was given up with what it held"));
     }
@@ -174,14 +198,14 @@ fn is_vacant(word: u64) -> bool {
 }
 
 /// Replaces a slot's word if the word is `from`. Returns whether the word was replaced.
-fn replace(slot: &Slot, from: u64, to: u64) -> bool {
-    slot.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+fn replace(slot: &AtomicU64, from: u64, to: u64) -> bool {
+    slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// Poisons an allocator: every later call with the handle fails.
 pub(crate) fn poison(handle: *const cachalot_allocator) {
     let handle = number(handle);
-    replace(slot(handle), handle, handle | POISONED);
+    replace(slot(handle), live_word(handle), handle | POISONED);
 }
 
 #[cfg(test)]
@@ -204,10 +228,10 @@ mod tests {
     fn a_slot_is_retired_after_its_last_generation() {
         let early = number(create());
         let last = early | GENERATIONS;
-        slot(early).word.store(last, Ordering::Release);
+        slot(early).store(live_word(last), Ordering::Release);
         let allocator = core::ptr::without_provenance_mut(last as usize);
         assert_eq!((cachalot_check_invariants(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
-        assert_eq!(slot(early).word.load(Ordering::Acquire), RETIRED);
+        assert_eq!(slot(early).load(Ordering::Acquire), RETIRED);
         assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_INVALID_HANDLE);
     }
 }
