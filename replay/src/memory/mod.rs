@@ -29,6 +29,14 @@ pub struct Part<P> {
     pub of: P,
 }
 
+impl<P> Part<P> {
+    /// Returns a part that ends at an address, for a reader to which the size of pages does not
+    /// matter.
+    pub fn new(end: u64, is_expandable: bool, of: P) -> Self {
+        Self { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of }
+    }
+}
+
 /// A live or pending block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<B> {
@@ -73,7 +81,7 @@ pub trait HistoryReader {
     /// What the reader knows of a part.
     type Part: Copy;
     /// What the reader knows of a block.
-    type Block: Copy;
+    type Block: Copy + Default;
     /// What the reader knows of an event.
     type Event;
 
@@ -81,8 +89,11 @@ pub trait HistoryReader {
     /// empty.
     fn part(&mut self, event: &EventOf<Self::Event>, memory: &Memory<Self::Part, Self::Block>) -> Part<Self::Part>;
 
-    /// Returns the block that an event allocates, or for an undone event, freed.
-    fn block(&mut self, event: &EventOf<Self::Event>, memory: &Memory<Self::Part, Self::Block>) -> Block<Self::Block>;
+    /// Returns the block that an event allocates, or for an undone event, freed: by default the
+    /// rounded request, with no value.
+    fn block(&mut self, event: &EventOf<Self::Event>, _memory: &Memory<Self::Part, Self::Block>) -> Block<Self::Block> {
+        Block { size: rounded(event.size), pending: false, of: Self::Block::default() }
+    }
 
     /// Joins a new part with pages with a part directly beside it, or returns `false`. `is_joined`
     /// tells whether the new part is already joined with the part on its other side.

@@ -25,7 +25,7 @@ struct Origin {
 }
 
 /// What is known of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BlockFacts {
     /// The numbers of the segment and of the block at the end of the history, or [`NONE`].
     last: (usize, usize),

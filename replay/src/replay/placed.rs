@@ -1,7 +1,7 @@
 //! Finds the pool of each event of a replay. The allocator's trace has no pools, but the program
 //! has: the requests in it are those of the trace, in the same order.
 
-use crate::memory::{Action, Block, EventOf, HistoryReader, Memory, Part};
+use crate::memory::{Action, EventOf, HistoryReader, Memory, Part};
 use crate::program::{GRAPHS, Operation};
 use crate::trace::Segment;
 use cachalot_core::{PoolId, TraceEntry};
@@ -16,10 +16,6 @@ impl HistoryReader for RouteReader {
 
     fn part(&mut self, event: &EventOf<PoolId>, _: &Memory<PoolId, ()>) -> Part<PoolId> {
         Part { end: event.end(), page: 0, of: event.of }
-    }
-
-    fn block(&mut self, event: &EventOf<PoolId>, _: &Memory<PoolId, ()>) -> Block<()> {
-        Block { size: event.size, pending: false, of: () }
     }
 }
 

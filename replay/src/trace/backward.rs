@@ -19,14 +19,14 @@
 
 use super::start::Start;
 use super::{Action, BlockState, Event, Expected, ExpectedBlock, Pools, RecordFacts, Segment};
-use crate::memory::{Block, HistoryReader, Memory, Misfit, Part, SMALL_PAGE};
+use crate::memory::{Block, HistoryReader, Memory, Misfit, Part};
 use cachalot_core::config::Policy;
 use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT, round_size};
 use cachalot_core::{Config, PoolId, PoolKind, UNIT};
 use std::collections::BTreeMap;
 
 /// What is known of a block. The size of the block is the rounded request, if it is not known.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct EarlierBlock {
     /// The requested size. 0 if unknown.
     requested: u64,
@@ -83,7 +83,7 @@ impl HistoryReader for Rules<'_> {
         // A segment in no known pool counts as one of the default pool.
         let PoolId(one, other) = self.pools.of(event).unwrap_or_default();
         let of = EarlierPart { stream: event.of.stream, pool: (one, other), kind: None };
-        part(event.end(), event.action.is_expandable(), of)
+        Part::new(event.end(), event.action.is_expandable(), of)
     }
 
     fn block(&mut self, event: &Event, _: &Memory<EarlierPart, EarlierBlock>) -> Block<EarlierBlock> {
@@ -98,11 +98,6 @@ impl HistoryReader for Rules<'_> {
         }
         joins
     }
-}
-
-/// Returns a part that ends at an address. The size of its pages does not matter.
-fn part(end: u64, is_expandable: bool, of: EarlierPart) -> Part<EarlierPart> {
-    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of }
 }
 
 impl Rules<'_> {
@@ -148,7 +143,7 @@ impl<'c> EarlierMemory<'c> {
             };
             let Segment { address, total_size, stream, segment_pool_id: pool, is_expandable, .. } = *segment;
             let end = address.saturating_add(total_size);
-            memory.insert(address, part(end, is_expandable, EarlierPart { stream, pool, kind }));
+            memory.insert(address, Part::new(end, is_expandable, EarlierPart { stream, pool, kind }));
             for &ExpectedBlock { address, size, requested_size: requested, state } in &segment.blocks {
                 if state == BlockState::Inactive {
                     remembered.insert(address.saturating_add(size), requested);

@@ -5,7 +5,7 @@
 //! sizes fits 64 bits.
 
 use super::{Action, BadInput, BlockState, Event, Place, RecordFacts, Segment, Start};
-use crate::memory::{Block, HistoryReader, Memory, Misfit, Part, SMALL_PAGE};
+use crate::memory::{Block, HistoryReader, Memory, Misfit, Part};
 use cachalot_core::UNIT;
 use std::path::Path;
 
@@ -34,7 +34,7 @@ impl HistoryReader for CheckReader {
     type Event = RecordFacts;
 
     fn part(&mut self, event: &Event, _: &Memory<(), Option<Place>>) -> Part<()> {
-        part(event.end(), event.action.is_expandable())
+        Part::new(event.end(), event.action.is_expandable(), ())
     }
 
     fn block(&mut self, event: &Event, _: &Memory<(), Option<Place>>) -> Block<Option<Place>> {
@@ -44,11 +44,6 @@ impl HistoryReader for CheckReader {
     fn join(&self, _: &mut Part<()>, _: &Part<()>, _: bool) -> bool {
         true
     }
-}
-
-/// Returns a part that ends at an address. The size of its pages does not matter.
-fn part(end: u64, is_expandable: bool) -> Part<()> {
-    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of: () }
 }
 
 /// Describes the origin of a block.
@@ -105,7 +100,7 @@ impl RecordedMemory {
                 return Err(format!("at the start, {}", held(address)));
             }
             state.obtained = add(state.obtained, total_size).map_err(|what| format!("at the start, {what}"))?;
-            state.memory.place(address, part(end, is_expandable), &mut CheckReader);
+            state.memory.place(address, Part::new(end, is_expandable, ()), &mut CheckReader);
         }
         for (_, block) in start.blocks() {
             state.requested = add(state.requested, block.requested_size)?;

@@ -7,7 +7,7 @@
 //! unless it was a part of an expandable segment that is left.
 
 use super::{Event, PoolNumber, Pools, RecordFacts, Segment};
-use crate::memory::{self, Block, HistoryReader, Memory, Part, SMALL_PAGE};
+use crate::memory::{self, HistoryReader, Memory, Part};
 use cachalot_core::PoolId;
 
 /// What is known of a segment, or of a part of an expandable segment.
@@ -28,19 +28,10 @@ impl HistoryReader for PoolReader {
 
     fn part(&mut self, event: &Event, memory: &Memory<Placed, ()>) -> Part<Placed> {
         let RecordFacts { stream, pool, .. } = event.of;
-        let part = part(event.end(), event.action.is_expandable(), Placed { stream, pool });
+        let part = Part::new(event.end(), event.action.is_expandable(), Placed { stream, pool });
         let pool = pool.or_else(|| pool_beside(memory, event.addr, &part));
         Part { of: Placed { stream, pool }, ..part }
     }
-
-    fn block(&mut self, event: &Event, _: &Memory<Placed, ()>) -> Block<()> {
-        Block { size: event.size, pending: false, of: () }
-    }
-}
-
-/// Returns a part that ends at an address.
-fn part(end: u64, is_expandable: bool, of: Placed) -> Part<Placed> {
-    Part { end, page: if is_expandable { SMALL_PAGE } else { 0 }, of }
 }
 
 /// Returns the pool of the segment around an address.
@@ -69,7 +60,7 @@ pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]
     for segment in segments {
         let Segment { address, total_size, stream, segment_pool_id: (one, other), is_expandable, .. } = *segment;
         let (end, pool) = (address.saturating_add(total_size), pools.number(PoolId(one, other)));
-        memory.insert(address, part(end, is_expandable, Placed { stream, pool }));
+        memory.insert(address, Part::new(end, is_expandable, Placed { stream, pool }));
     }
     let mut unknown = 0;
     for event in events.iter_mut().rev() {

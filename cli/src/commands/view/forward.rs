@@ -24,7 +24,7 @@ pub(super) struct Share {
 }
 
 /// What is known of a block that is not free, with the place that it has now.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Facts {
     pub(super) stack: u32,
     pub(super) stream: u16,
