@@ -22,11 +22,13 @@ pub(crate) struct EventBuffer<S: Storage> {
     /// The time of the latest event. Every event gets a later time than the one before, even if the
     /// clock stands still.
     latest: u64,
+    /// The number by which the ring knows the heap; 0 before it has handed in a chunk.
+    pub(super) owner: u32,
     /// The records, in the order of time.
     pub(super) records: Records<S>,
 }
 
-impl_empty! { [S: Storage] EventBuffer<S> { left, events, latest, records } }
+impl_empty! { [S: Storage] EventBuffer<S> { left, events, latest, owner, records } }
 
 impl<S: Storage> EventBuffer<S> {
     /// Returns whether the caller must hand the chunk in if it is [full](Self::is_full), may read
@@ -80,6 +82,7 @@ impl<S: Storage> EventBuffer<S> {
     pub(crate) fn restart(&mut self) -> u64 {
         self.clear();
         self.records.drop_value();
+        self.owner = 0;
         self.latest
     }
 }
@@ -90,11 +93,13 @@ pub(super) struct Chunk<S: Storage> {
     pub(super) records: Records<S>,
     /// The time of the last event.
     pub(super) latest: u64,
+    /// The number of the heap that has filled the chunk; 0 if it was none.
+    pub(super) owner: u32,
     /// The number of records that the present reader has passed.
-    next: usize,
+    next: u32,
 }
 
-impl_empty! { [S: Storage] Chunk<S> { records, latest, next } }
+impl_empty! { [S: Storage] Chunk<S> { records, latest, owner, next } }
 
 impl<S: Storage> Chunk<S> {
     /// Returns whether the chunk has room for a record.
@@ -120,17 +125,17 @@ impl<S: Storage> Chunk<S> {
         if !records.is_sorted_by_key(|record| record.ticks) {
             records.sort_unstable_by_key(|record| record.ticks);
         }
-        self.next = records.partition_point(|record| record.ticks <= lost);
+        self.next = records.partition_point(|record| record.ticks <= lost) as u32;
     }
 
     /// Returns the next record of the reader.
     fn present(&self) -> Option<Record> {
-        self.records.get(self.next).copied()
+        self.records.get(self.next as usize).copied()
     }
 
     /// Returns the time of the next record of the reader, or the largest time after the last.
     fn time(&self) -> u64 {
-        self.records.get(self.next).map_or(u64::MAX, |record| record.ticks)
+        self.records.get(self.next as usize).map_or(u64::MAX, |record| record.ticks)
     }
 }
 
