@@ -4,9 +4,9 @@
 //! When another thread finds a plan, a run continues, unless this plan is within the capacity of
 //! the run.
 
-use crate::exact::{Instance, PATIENCE, Progress, Search, Verdict};
+use crate::exact::{Instance, PATIENCE, Progress, Search, Skyline, Verdict};
 use crate::portfolio::{Job, Standing, job};
-use crate::{Chains, Plan, Problem, Unusable, Watch};
+use crate::{Algorithm, Chains, Plan, Problem, Unusable, Watch};
 use alloc::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -113,6 +113,9 @@ struct Race<'a> {
     bound_run: AtomicU64,
     /// The work of those runs so far.
     bound_work: AtomicU64,
+    /// The order of the next placement after the last job, for a problem that is too large for the
+    /// search.
+    dives: AtomicU64,
     nodes: AtomicU64,
     over: AtomicBool,
 }
@@ -135,6 +138,7 @@ impl<'a> Race<'a> {
             next: AtomicU64::new(0),
             bound_run: AtomicU64::new(0),
             bound_work: AtomicU64::new(0),
+            dives: AtomicU64::new(0),
             nodes: AtomicU64::new(0),
             over: AtomicBool::new(false),
         };
@@ -173,7 +177,15 @@ impl<'a> Race<'a> {
         let mut search = None;
         while !self.stop() {
             match self.job() {
-                None => break,
+                None if self.end.is_none() => break,
+                // The problem is too large for the search. Its later orders have noise, and each
+                // gives another plan.
+                None => {
+                    let skyline = Skyline(self.dives.fetch_add(1, Ordering::Relaxed));
+                    if let Some(plan) = skyline.plan(self.problem, &mut Stop(self)) {
+                        self.keep(plan, skyline.name(), news);
+                    }
+                }
                 Some(Job::Heuristic(algorithm)) => {
                     if let Some(plan) = algorithm.plan(self.problem, &mut Stop(self)) {
                         self.keep(plan, algorithm.name(), news);

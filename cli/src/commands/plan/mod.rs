@@ -222,6 +222,11 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
         complain!("{}: {what}", title(file, &task));
     };
     match (&solved.plan, answer) {
+        (None, None) if solved.seconds < args.deadline.as_secs_f64() => {
+            complain(
+                "no plan was found: the problem is too large for the exact search; the portfolio plans it without",
+            );
+        }
         (None, None) => complain("no plan was found: --deadline gives more time, and --algorithm names another method"),
         (Some(plan), _) => {
             if let Err(fault) = verify(&task.problem, plan) {
