@@ -1,5 +1,5 @@
-//! `cachalot snapshot`: writes the memory snapshot of a running program, or at the end of a replayed
-//! one.
+//! `cachalot snapshot`: writes the memory snapshot of a running program, or at the end of a
+//! replayed one.
 
 use super::settings::Settings;
 use super::{BAD_INPUT, DIFFERENT};

@@ -1,8 +1,8 @@
 //! Records events in the trace, with the call sites that the host reports.
 //!
 //! Every heap has a chunk for its latest events, which is written under the heap's lock. A full
-//! chunk is handed in at the ring of the device. A *call site* is a number that the host chooses for
-//! a place in the program, and 0 is an unknown place.
+//! chunk is handed in at the ring of the device. A *call site* is a number that the host chooses
+//! for a place in the program, and 0 is an unknown place.
 //!
 //! The lock of the ring and the lock of the call sites are taken under a heap's lock. No other lock
 //! is taken under either.
@@ -79,8 +79,8 @@ impl<P: Platform> Recorder<'_, P> {
         self.heaps.trace.extent()
     }
 
-    /// Moves the events that heaps have into the ring, which does not have the latest events of each
-    /// heap before.
+    /// Moves the events that heaps have into the ring, which does not have the latest events of
+    /// each heap before.
     fn flush(&self) {
         for slot in self.heaps.slot_numbers() {
             self.heaps.flush_trace(&mut self.heaps.lock(slot));

@@ -32,8 +32,8 @@ impl_empty! { [S: Storage] EventBuffer<S> { left, events, latest, owner, records
 
 impl<S: Storage> EventBuffer<S> {
     /// Returns whether the caller must hand the chunk in if it is [full](Self::is_full), may read
-    /// the clock, and must call [`prepare`](Self::prepare), before it adds a record. One test covers
-    /// all of them.
+    /// the clock, and must call [`prepare`](Self::prepare), before it adds a record. One test
+    /// covers all of them.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.left == 0

@@ -94,9 +94,9 @@ pub enum EventTimes {
     #[default]
     Exact,
     /// The clock is read for segments, failed requests and changed settings, and for every 32nd
-    /// event of a heap: of the small or the large blocks of a stream and pool. (With tables of fixed
-    /// size it is read for each.) Other events have the time of the latest reading. On some virtual
-    /// machines a reading takes longer than everything else that a trace does.
+    /// event of a heap: of the small or the large blocks of a stream and pool. (With tables of
+    /// fixed size it is read for each.) Other events have the time of the latest reading. On some
+    /// virtual machines a reading takes longer than everything else that a trace does.
     ///
     /// The events of a heap have their order, and so have those of an address: memory passes from
     /// one heap to another by events of segments. Of the events of different heaps between two

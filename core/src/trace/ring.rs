@@ -10,13 +10,13 @@ use crate::tables::{Lazy, Storage, Table};
 /// many chunks as [`NEAR`]; thanks to the slack, a reader still gets the requested number.
 const SLACK: usize = NEAR + 32;
 
-/// Among how many of the oldest chunks a heap looks for one that it has filled before. That chunk is
-/// in the cache of the heap's thread. One of another thread is fetched from there line by line,
+/// Among how many of the oldest chunks a heap looks for one that it has filled before. That chunk
+/// is in the cache of the heap's thread. One of another thread is fetched from there line by line,
 /// which made a record of 4 threads 70 ns slower on an H200's host.
 const NEAR: usize = 32;
 
-/// By how many ticks the latest reading of the clock must be later than the one that all heaps know,
-/// to be told to them: a few microseconds. Every event reads what they know, so if each of 16
+/// By how many ticks the latest reading of the clock must be later than the one that all heaps
+/// know, to be told to them: a few microseconds. Every event reads what they know, so if each of 16
 /// threads told each of its readings, all would wait for that cache line most of the time.
 const APART: u64 = 1 << 13;
 
@@ -25,8 +25,8 @@ pub(crate) struct Trace<R: Lock, S: Storage> {
     /// The ring. It is locked while a full chunk is handed in, which is not long. It is on its own
     /// cache line, because every event reads the other fields.
     ring: CachePadded<Ranked<R, Ring<S>>>,
-    /// The number of events, if the device has no clock. Otherwise a recent time for which the clock
-    /// was read, if `is_numbered`.
+    /// The number of events, if the device has no clock. Otherwise a recent time for which the
+    /// clock was read, if `is_numbered`.
     latest: AtomicU64,
     /// Not 0 ⟺ [`EventTimes::Numbered`].
     is_numbered: AtomicU32,
@@ -107,8 +107,8 @@ impl<S: Storage> Ring<S> {
         }
     }
 
-    /// Returns the place of a chunk to be replaced: a new one, or one of the oldest, if possible one
-    /// of `owner`. `None` if there is no room at all.
+    /// Returns the place of a chunk to be replaced: a new one, or one of the oldest, if possible
+    /// one of `owner`. `None` if there is no room at all.
     #[inline]
     fn claim(&mut self, owner: u32) -> Option<usize> {
         let at = self.chunks.len();
@@ -178,7 +178,8 @@ fn events_after(records: &[Record], time: u64) -> u64 {
 
 impl<R: Lock, S: Storage> Trace<R, S> {
     /// Empties the ring, and makes room for `capacity` events for a reader and for a window of
-    /// `window` events. Returns false if there is not enough memory. Readers get events after `now`.
+    /// `window` events. Returns false if there is not enough memory. Readers get events after
+    /// `now`.
     pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
         let mut chunks: S::Table<Chunk<S>> = empty!();
         let (most, mut room) = (capacity.max(window).div_ceil(S::CHUNK), 0);

@@ -2,8 +2,8 @@
 //!
 //! A thread reads all requests and answers `status` at once. A park, a wake and a snapshot go to a
 //! second thread, one after another, so the first thread answers during a long park. The second
-//! thread starts at the first of them. The program's signals reach neither of them, and no answer raises a
-//! signal.
+//! thread starts at the first of them. The program's signals reach neither of them, and no answer
+//! raises a signal.
 
 use super::protocol::{self, Action, Answer, ControlRefusal, MOST_REQUEST, RefusalKind, Request};
 use super::socket::{self, Listener};
