@@ -6,6 +6,10 @@ use crate::tables::atomic_map::start;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 
+/// The number of buckets for an entry. With one, every ninth free found its block behind another in
+/// the chain, and began anew.
+const SPREAD: usize = 4;
+
 /// An entry that has a unique key and a link.
 pub trait Indexed {
     /// Returns the key. It does not change while the entry is in an index.
@@ -27,10 +31,10 @@ pub struct HashIndex<S: Storage> {
 impl_empty! { [S: Storage] HashIndex<S> { buckets } }
 
 impl<S: Storage> HashIndex<S> {
-    /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or
-    /// until memory runs out. Returns false if there are no buckets at all.
+    /// Makes sure that entries can be added. Adds buckets until there are [`SPREAD`] for each entry,
+    /// or until memory runs out. Returns false if there are no buckets at all.
     pub fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
-        while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
+        while self.buckets.len() < (SPREAD * entries.len()).max(1) && self.grow(entries) {}
         !self.buckets.is_empty()
     }
 
@@ -113,7 +117,7 @@ impl<S: Storage> HashIndex<S> {
     }
 
     /// Removes the entry with this key if it is the first of its chain and `may` agrees, and
-    /// returns its index. Otherwise changes nothing. There are as many buckets as entries, so an
+    /// returns its index. Otherwise changes nothing. There are more buckets than entries, so an
     /// entry is usually the first of its chain.
     #[inline(always)]
     pub(crate) fn take_if<T: Indexed>(&mut self, key: u64, entries: &[T], may: impl FnOnce(&T) -> bool) -> Option<u32> {
@@ -136,7 +140,7 @@ impl<S: Storage> HashIndex<S> {
 }
 
 /// Removes the entry with this key from a chain, searching after the entry `before`. Cold: as there
-/// are as many buckets as entries, the entry is usually the head of its chain.
+/// are more buckets than entries, the entry is usually the head of its chain.
 #[cold]
 fn take_behind<T: Indexed>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
     loop {
