@@ -21,7 +21,7 @@ type Small = Allocator<Bump, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>>;
 static ALLOCATOR: Small = Allocator::empty();
 
 /// The bytes that this program spends on the allocator. Larger tables fail the build here.
-const BYTES: usize = 142 << 10;
+const BYTES: usize = 144 << 10;
 const _: () = assert!(cfg!(any(feature = "alloc", feature = "paranoid")) || size_of::<Small>() <= BYTES);
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -50,7 +50,7 @@ fn main() -> Result<(), Error> {
 
 /// The size of an allocator by the formula in the documentation of [`Fixed`], in bytes.
 const fn estimate(devices: usize, heaps: usize, blocks: usize, pages: usize) -> usize {
-    devices * (8_770 + heaps * (35_740 + 650 * blocks + 16 * pages) + 2_316 * blocks + 32 * pages)
+    devices * (9_800 + heaps * (35_740 + 650 * blocks + 16 * pages) + 2_316 * blocks + 32 * pages)
 }
 
 /// Prints how many bytes the numbers of `Fixed` make, and what the formula says.

@@ -30,7 +30,7 @@ use crate::stats::HeapCounters;
 use crate::sync::Ordering;
 use crate::tables::{CapacityError, OnceTable};
 use crate::trace::CallSite;
-use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
+use crate::units::{DevicePtr, MAX_REQUEST, NO_STREAM, StreamId, UNIT};
 
 /// The state of a request that no free block has served.
 #[derive(Clone, Copy)]
@@ -68,14 +68,16 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(always)]
     pub(crate) fn malloc_straight(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // As in `malloc` and `serve_cached`.
-        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 || !(1..=MAX_REQUEST - UNIT).contains(&bytes) {
+        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0
+            || !(1..=MAX_REQUEST - UNIT).contains(&bytes)
+            || stream == NO_STREAM
+        {
             return None;
         }
-        let pair = self.heaps.default_pool.streams.get(stream.0)?;
         let size = self.settings.round_to_unit(bytes);
-        let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size)))?;
+        let slot = self.heaps.slots.get(self.heaps.hints.slot(stream, self.settings.kind_of(size)))?;
         let mut heap = slot.heap.lock();
-        if heap.serves != stream || !heap.plain {
+        if heap.straight != stream {
             return None;
         }
         let Outcome { value, peaks_stale } = heap.malloc_plainly(size, bytes, &slot.counters)?;

@@ -7,6 +7,7 @@ use crate::stats::{HeapCounters, Stat};
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
+use crate::units::NO_STREAM;
 
 /// The sums from a walk over the segments. They are compared with the tables and the counters.
 #[derive(Default)]
@@ -37,6 +38,9 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         if self.plain && !self.is_plain() {
             return Err("a heap is marked as plain, and is not");
+        }
+        if self.straight != if self.plain { self.serves } else { NO_STREAM } {
+            return Err("the straight path serves another stream than the heap");
         }
         if !self.sets.is_made() {
             check_counters(counters, &Sums::default())?;

@@ -100,6 +100,9 @@ pub(crate) struct Heap<S: Storage> {
     /// unless the stream has ended or the heap is asleep. Otherwise it is `NO_STREAM`, which no
     /// request names.
     pub serves: StreamId,
+    /// The stream for which the straight path uses this heap: `serves` while the heap is
+    /// [plain](Self::plain), and otherwise `NO_STREAM`.
+    pub straight: StreamId,
     /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator, has
     /// [plain rules](Rules::are_plain), and has only ordinary segments.
     ///
@@ -174,6 +177,7 @@ impl_empty! {
     [S: Storage] Heap<S> {
         stream: NO_STREAM,
         serves: NO_STREAM,
+        straight: NO_STREAM,
         plain,
         pool,
         rules: Rules::unset(PoolKind::Small),
@@ -227,6 +231,7 @@ impl<S: Storage> Heap<S> {
         self.rest = if asleep { self.rest } else { Rest::No };
         self.tells = ended || self.clean;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
+        self.mark_straight();
     }
 
     /// Sets the placement rules.
@@ -239,8 +244,14 @@ impl<S: Storage> Heap<S> {
     /// depend on has changed.
     fn mark_paths(&mut self) {
         self.plain = self.is_plain();
+        self.mark_straight();
         let fills_gaps = self.segments().any(|(_, segment)| self.fills_gaps(segment.backing));
         self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
+    }
+
+    /// Sets [`straight`](Self::straight), after what it depends on has changed.
+    fn mark_straight(&mut self) {
+        self.straight = if self.plain { self.serves } else { NO_STREAM };
     }
 
     /// Returns whether blocks with this `backing` are chosen by how they can

@@ -147,7 +147,7 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 /// feature `alloc`, its size in bytes is, to within 5 %:
 ///
 /// ```text
-/// DEVICES · (8,770 + HEAPS · (34,500 + 650 · BLOCKS + 16 · PAGES) + 2,340 · BLOCKS + 32 · PAGES)
+/// DEVICES · (9,800 + HEAPS · (35,740 + 650 · BLOCKS + 16 · PAGES) + 2,316 · BLOCKS + 32 · PAGES)
 /// ```
 ///
 /// | tables | size |

@@ -1,12 +1,14 @@
 //! Models of lock-free sharing between threads, explored by loom: every order of loads and stores
 //! allowed by the memory model. `tests/loom.sh` runs them.
 
+use crate::arena::heaps::hints::Hints;
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU32, empty};
 use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
 use crate::tables::{Devices, FixedDevices};
+use crate::units::StreamId;
 use loom::sync::atomic::Ordering::{self, Acquire, Release};
 use loom::sync::atomic::{AtomicBool, fence};
 use loom::sync::{Arc, Mutex};
@@ -458,5 +460,30 @@ fn loom_a_refused_thread_leaves_the_turn_to_the_thread_that_has_it() {
         take(turn.clone(), holders);
         other.join().unwrap();
         assert!(turn.try_take().is_some(), "the turn is free again");
+    });
+}
+
+/// Streams share hints, so that a hint may lead to the heap of another stream, or to one that another
+/// thread is giving to a stream.
+#[test]
+fn loom_a_hint_leads_to_the_heap_of_the_stream_or_to_a_refusal() {
+    explore(|| {
+        let hints: Arc<Hints> = Arc::new(empty!());
+        let serves = Arc::new([1, NO_STREAM, NO_STREAM].map(|stream| Mutex::new(StreamId(stream))));
+        let maker = {
+            let (hints, serves) = (hints.clone(), serves.clone());
+            thread::spawn(move || {
+                for (pair, stream) in [(1, StreamId(2)), (2, StreamId(3))] {
+                    *serves[pair as usize].lock().unwrap() = stream;
+                    hints.set(stream, pair);
+                }
+            })
+        };
+        let is_served = |stream| *serves[hints.slot(stream, PoolKind::Small) as usize / 2].lock().unwrap() == stream;
+        // Whatever the hints say, only the heap of the stream serves it: the lock was held.
+        let _either = is_served(StreamId(2));
+        let _either = is_served(StreamId(1));
+        maker.join().unwrap();
+        assert!(is_served(StreamId(3)), "the last stream that got a pair is found");
     });
 }

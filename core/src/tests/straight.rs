@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::heap::block::BlockEntry;
 use crate::tables::Growable;
 use crate::tests::own::parse;
-use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use crate::units::{DeviceIndex, DevicePtr, MIB, NO_STREAM, StreamId};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::vec::Vec;
 
@@ -99,7 +99,7 @@ fn agree(config: &str, changes: &[&str]) -> u32 {
                     11 => u64::MAX - 5,
                     _ => random % (40 * MIB),
                 };
-                let stream = StreamId(random >> 8 & 1);
+                let stream = if (random >> 8).is_multiple_of(64) { NO_STREAM } else { StreamId(random >> 8 & 1) };
                 let served = general.malloc(DEVICE, bytes, stream);
                 assert_eq!(served, straight.malloc(bytes, stream), "`{config}`, step {step}: {bytes} bytes");
                 held.extend(served.ok().filter(|&ptr| ptr != DevicePtr::NULL).map(|ptr| (ptr, bytes)));
@@ -118,7 +118,9 @@ fn agree(config: &str, changes: &[&str]) -> u32 {
                 }
             }
             _ => {
-                [&general, &straight.allocator].iter().for_each(|one| one.device(DEVICE).unwrap().complete(StreamId(2)))
+                [&general, &straight.allocator]
+                    .iter()
+                    .for_each(|one| one.device(DEVICE).unwrap().complete(StreamId(2)));
             }
         }
         if step % 501 == 500 && !changes.is_empty() {

@@ -20,6 +20,7 @@
 pub(crate) mod copy;
 pub(crate) mod dirty;
 pub(crate) mod ended;
+pub(crate) mod hints;
 pub(crate) mod limited;
 pub(crate) mod pair_state;
 pub(crate) mod pairs;
@@ -30,6 +31,7 @@ pub(in crate::arena) mod units;
 
 use crate::arena::heaps::dirty::{DirtyLink, DirtyList};
 use crate::arena::heaps::ended::EndedHeaps;
+use crate::arena::heaps::hints::Hints;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
 use crate::arena::platform::Platform;
@@ -119,6 +121,8 @@ pub(crate) struct Heaps<P: Platform> {
     /// The default pool. It is stored in place, so the fast path reaches its streams without
     /// looking up the pool.
     pub default_pool: SharedPool<P::Storage>,
+    /// Where the straight path looks first for the heaps of a stream in the default pool.
+    pub hints: Hints,
     /// The private pools. Entry `p` is pool `p`, and entry 0 is not used.
     pools: <P::Storage as Storage>::OnceTable<SharedPool<P::Storage>>,
     /// The heaps. Pair `p` has its small heap in slot `2 · p` and its large heap in slot `2 · p +
@@ -142,6 +146,7 @@ impl_empty! {
     [P: Platform] Heaps<P> {
         device,
         default_pool,
+        hints: empty!(),
         pools,
         slots,
         registry: Ranked::new(Rank::Registry, empty!()),

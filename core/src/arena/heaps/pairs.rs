@@ -162,6 +162,9 @@ impl<P: Platform> Heaps<P> {
         // Open before publishing, so that a thread that finds the pair in the map finds it open.
         self.pair_state(pair).open();
         streams.insert(stream.0, pair);
+        if pool == 0 {
+            self.hints.set(stream, pair);
+        }
         Ok(PairUse { heaps: self, pair })
     }
 
