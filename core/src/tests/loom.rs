@@ -1,7 +1,7 @@
 //! Models of lock-free sharing between threads, explored by loom: every order of loads and stores
 //! allowed by the memory model. `tests/loom.sh` runs them.
 
-use crate::arena::heaps::hints::Hints;
+use crate::arena::heaps::hints::StreamHints;
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
@@ -463,12 +463,12 @@ fn loom_a_refused_thread_leaves_the_turn_to_the_thread_that_has_it() {
     });
 }
 
-/// Streams share hints, so that a hint may lead to the heap of another stream, or to one that another
-/// thread is giving to a stream.
+/// Streams share hints, so that a hint may lead to the heap of another stream, or to one that
+/// another thread is giving to a stream.
 #[test]
 fn loom_a_hint_leads_to_the_heap_of_the_stream_or_to_a_refusal() {
     explore(|| {
-        let hints: Arc<Hints> = Arc::new(empty!());
+        let hints: Arc<StreamHints> = Arc::new(empty!());
         let serves = Arc::new([1, NO_STREAM, NO_STREAM].map(|stream| Mutex::new(StreamId(stream))));
         let maker = {
             let (hints, serves) = (hints.clone(), serves.clone());

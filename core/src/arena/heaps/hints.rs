@@ -15,14 +15,15 @@ const HINTS_LOG2: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// The slot of the small heap of the stream that last got a pair, by a hash of the stream.
 #[derive(Debug)]
-pub(crate) struct Hints([AtomicU32; 1 << HINTS_LOG2]);
+pub(crate) struct StreamHints([AtomicU32; 1 << HINTS_LOG2]);
 
-empty_by!(Hints = Self(empty!()));
+empty_by!(StreamHints = Self(empty!()));
 
-impl Hints {
+impl StreamHints {
     #[inline(always)]
     fn hint(&self, stream: StreamId) -> &AtomicU32 {
-        // Fibonacci hashing: addresses at equal distances, as handles of streams are, spread evenly.
+        // Fibonacci hashing: addresses at equal distances, as handles of streams are, spread
+        // evenly.
         &self.0[(stream.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HINTS_LOG2)) as usize]
     }
 

@@ -31,7 +31,7 @@ pub(in crate::arena) mod units;
 
 use crate::arena::heaps::dirty::{DirtyLink, DirtyList};
 use crate::arena::heaps::ended::EndedHeaps;
-use crate::arena::heaps::hints::Hints;
+use crate::arena::heaps::hints::StreamHints;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
 use crate::arena::platform::Platform;
@@ -122,7 +122,7 @@ pub(crate) struct Heaps<P: Platform> {
     /// looking up the pool.
     pub default_pool: SharedPool<P::Storage>,
     /// Where the straight path looks first for the heaps of a stream in the default pool.
-    pub hints: Hints,
+    pub hints: StreamHints,
     /// The private pools. Entry `p` is pool `p`, and entry 0 is not used.
     pools: <P::Storage as Storage>::OnceTable<SharedPool<P::Storage>>,
     /// The heaps. Pair `p` has its small heap in slot `2 · p` and its large heap in slot `2 · p +
