@@ -281,7 +281,8 @@ fn an_unknown_option_is_not_proposed_as_the_name_of_a_file() {
 fn a_mistake_in_a_configuration_names_the_option() {
     for command in ["compare", "predict"] {
         let finished = cachalot([command, "--config=foo:1", "end.pickle"]);
-        let why = "error: --config: unknown key `foo`: docs/configuration.md lists the ";
+        let why =
+            "error: invalid value 'foo:1' for '--config <STRING>': unknown key `foo`: docs/configuration.md lists the ";
         assert_eq!((finished.status, finished.errors.starts_with(why)), (2, true), "{}", finished.errors);
     }
 }

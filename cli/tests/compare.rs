@@ -423,10 +423,12 @@ fn every_policy_is_compared_unless_some_are_named() {
 #[test]
 fn an_unknown_policy_is_refused_with_those_there_are() {
     let file = three_blocks("unknown_policy");
-    for option in ["--policy=caching,chaching", "--config=policy:chaching,max_split_size_mb:64"] {
+    for (option, what) in [
+        ("--policy=caching,chaching", "[possible values: caching, "),
+        ("--config=policy:chaching,max_split_size_mb:64", "unknown policy `chaching`: it must be one of caching, "),
+    ] {
         let finished = compare(&[option], &[&file]);
         assert_eq!((finished.status, finished.output.as_str()), (2, ""));
-        let what = "unknown policy `chaching`: it must be one of caching, ";
         assert!(finished.errors.contains(what) && finished.errors.contains("direct"), "{}", finished.errors);
     }
 }

@@ -13,7 +13,7 @@ mod policy;
 pub use costs::{load_costs, parse_costs};
 pub use curve::Curve;
 pub use measure::Figures;
-pub use policy::{Configuration, Contender, contenders, policy_named};
+pub use policy::{Configuration, Contender, WrongConfiguration, contenders, policy_named};
 
 use crate::program::{LeftOut, Settings};
 use crate::replay::{self, ReplayError};

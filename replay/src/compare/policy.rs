@@ -15,6 +15,15 @@ pub fn policy_named(name: &str) -> Result<&'static str, String> {
     POLICIES.into_iter().find(|&known| known == name).ok_or_else(names)
 }
 
+/// A configuration with a mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongConfiguration {
+    /// The configuration, without the policy's name.
+    pub text: String,
+    /// The mistake in words.
+    pub mistake: String,
+}
+
 /// A configuration string, and the policies for the configuration.
 #[derive(Debug, Clone)]
 pub struct Configuration {
@@ -91,7 +100,11 @@ impl Contender {
 ///
 /// # Errors
 /// The mistake in a configuration, for the last of its policies.
-pub fn contenders(policies: &[&'static str], configurations: &[Configuration]) -> Result<Vec<Contender>, String> {
+pub fn contenders(
+    policies: &[&'static str],
+    configurations: &[Configuration],
+) -> Result<Vec<Contender>, WrongConfiguration> {
+    let wrong = |text: &str, mistake| WrongConfiguration { text: text.to_owned(), mistake };
     let (policies, unnamed) = if policies.is_empty() { (&POLICIES[..], &POLICIES[..1]) } else { (policies, policies) };
     let mut contenders: Vec<Contender> = Vec::new();
     let mut add = |contender: Contender| {
@@ -100,14 +113,14 @@ pub fn contenders(policies: &[&'static str], configurations: &[Configuration]) -
         }
     };
     for &policy in policies {
-        add(Contender::new(policy, "")?);
+        add(Contender::new(policy, "").map_err(|mistake| wrong("", mistake))?);
     }
     for configuration in configurations {
         let named = configuration.policy.as_ref().map_or(unnamed, std::slice::from_ref);
         let (fitting, refused): (Vec<_>, Vec<_>) =
             named.iter().map(|&policy| Contender::new(policy, &configuration.text)).partition(Result::is_ok);
         if fitting.is_empty() {
-            refused.into_iter().last().transpose()?;
+            refused.into_iter().last().transpose().map_err(|mistake| wrong(&configuration.text, mistake))?;
         }
         fitting.into_iter().flatten().for_each(&mut add);
     }
@@ -122,7 +135,7 @@ mod tests {
         let policies: Vec<_> = policies.iter().map(|name| policy_named(name).expect(name)).collect();
         let configurations: Vec<_> =
             configurations.iter().map(|text| Configuration::parse(text).expect(text)).collect();
-        let contenders = contenders(&policies, &configurations)?;
+        let contenders = contenders(&policies, &configurations).map_err(|wrong| wrong.mistake)?;
         Ok(contenders.into_iter().map(|contender| (contender.policy, contender.text)).collect())
     }
 

@@ -7,9 +7,9 @@ mod render_table;
 use super::progress::Progress;
 use super::table::Look;
 use super::variation::Variation;
-use super::{BAD_INPUT, DIFFERENT, bytes};
+use super::{BAD_INPUT, DIFFERENT, bytes, settings};
 use cachalot_core::simulated::DriverCosts;
-use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs, policy_named};
+use cachalot_replay::compare::{self, CompareOptions, Comparison, Configuration, Contender, load_costs};
 use cachalot_replay::program::{LeftOut, Operation};
 use cachalot_replay::recorded::{RecordedPeaks, differ};
 use cachalot_replay::replay::{self, ReplayError};
@@ -105,7 +105,7 @@ Examples:
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct CompareArgs {
     /// The policies, separated by commas; all without this
-    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
+    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = settings::policy())]
     policies: Vec<&'static str>,
     #[arg(
         long = "config",
@@ -246,7 +246,7 @@ fn options(args: &CompareArgs) -> Result<CompareOptions, String> {
     };
     Ok(CompareOptions {
         contenders: compare::contenders(&args.policies, &args.configurations)
-            .map_err(|complaint| format!("error: --config: {complaint}"))?,
+            .map_err(|wrong| settings::refusal(&wrong))?,
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
         left_out: args.variation.left_out(),

@@ -5,15 +5,16 @@ mod sentence;
 
 use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
-use super::{BAD_INPUT, DIFFERENT, SCHEMA, bytes};
+use super::{BAD_INPUT, DIFFERENT, SCHEMA, bytes, settings};
 use cachalot_core::Config;
 use cachalot_core::config::PLANNED;
-use cachalot_replay::compare::{self, Configuration, Contender, policy_named};
+use cachalot_replay::compare::{self, Configuration, Contender};
 use cachalot_replay::predict::{self, Calls, Growth, List, Prediction, Scaled, Untold};
 use cachalot_replay::program::{LeftOut, Program};
 use cachalot_replay::recorded::{RecordedPeaks, differ};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
+use clap::builder::TypedValueParser;
 use rayon::prelude::*;
 use sentence::LargestBatch;
 use serde::Serialize;
@@ -106,7 +107,7 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "NAME", requires = "limit")]
     device: Option<String>,
     /// The policies, separated by commas; all but `planned` without this
-    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy)]
+    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = settings::policy_but(PLANNED).try_map(predictable))]
     policies: Vec<&'static str>,
     #[arg(
         long = "config",
@@ -204,9 +205,9 @@ fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("`{text}` is not a factor: expected a number above 0 and up to 1000000"))
 }
 
-/// Parses the name of a policy that can be predicted.
-fn policy(name: &str) -> Result<&'static str, String> {
-    match policy_named(name)? {
+/// Returns a policy, if it can be predicted.
+fn predictable(policy: &'static str) -> Result<&'static str, String> {
+    match policy {
         PLANNED => Err(format!("`{PLANNED}` cannot be predicted: a program announces its iterations under it")),
         policy => Ok(policy),
     }
@@ -249,8 +250,8 @@ pub(crate) fn run(args: &PredictArgs) -> ExitCode {
 
 /// The contenders: without a choice, every policy but the planned one.
 fn contenders(args: &PredictArgs) -> Result<Vec<Contender>, String> {
-    let mut contenders = compare::contenders(&args.policies, &args.configurations)
-        .map_err(|complaint| format!("error: --config: {complaint}"))?;
+    let mut contenders =
+        compare::contenders(&args.policies, &args.configurations).map_err(|wrong| settings::refusal(&wrong))?;
     contenders.retain(|contender| contender.policy != PLANNED);
     Ok(contenders)
 }

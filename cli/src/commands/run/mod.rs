@@ -8,7 +8,6 @@ mod program;
 
 use super::BAD_INPUT;
 use super::bytes;
-use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
 use cachalot_run::control::MOST_NAME;
 use cachalot_run::group::watch::groups;
@@ -60,7 +59,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "STRING", visible_alias = "settings", value_parser = checked_settings)]
     config: Option<String>,
     /// A policy of the allocator with default settings
-    #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", value_parser = super::settings::policy(), conflicts_with = "config")]
     policy: Option<&'static str>,
     /// The limit of the program's memory, or of the group's: bytes, or a number with KiB, MiB, GiB,
     /// TiB, or kB, MB, GB, TB
