@@ -86,12 +86,15 @@ unsafe extern "C" fn allocate_anew(
 /// Frees a block. Size, device and stream are ignored: the allocator has its own record, and
 /// `PyTorch` keeps another.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_torch_free(block: *mut c_void, _bytes: usize, _device: c_int, _stream: cachalot_stream) {
+pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: c_int, stream: cachalot_stream) {
     boundary::straight(
         plugin::present(),
         move |instance| instance.free_straight(address(block), None).then_some(()),
         report,
-        move || free_anew(block),
+        move || {
+            let _ = (bytes, device, stream);
+            free_anew(block);
+        },
     );
 }
 
