@@ -308,3 +308,21 @@ fn without_a_history_the_answer_is_about_the_end() {
         "4.00 KiB are reserved at the end, and 1.00 KiB of it in use; 3.00 KiB (75 %) are stuck in holes of 1 segment.";
     assert_eq!(first, expected);
 }
+
+#[test]
+fn each_of_several_devices_has_its_own_end() {
+    let segment = |device: u32, size: u64| {
+        format!(
+            r#"{{"device": {device}, "address": {}, "total_size": {size}, "stream": 0, "blocks": [
+            {{"address": {0}, "size": {size}, "requested_size": 9, "state": "active_allocated"}}]}}"#,
+            1_048_576 * (u64::from(device) + 1)
+        )
+    };
+    let segments = [segment(0, 4096), segment(3, 8192)].join(",");
+    let content = format!(r#"{{"segments": [{segments}], "device_traces": []}}"#);
+    let finished = cachalot(["inspect".into(), write(&folder("ends"), "ends.json", content)]);
+    let first = finished.output.split("\n\n").next().expect("a paragraph");
+    let expected = "Device 0: 4.00 KiB are reserved at the end, and 4.00 KiB of it in use.\n\
+                    Device 3: 8.00 KiB are reserved at the end, and 8.00 KiB of it in use.";
+    assert_eq!(first, expected);
+}

@@ -15,7 +15,7 @@ use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
 use cachalot_snapshot::{Segment, Snapshot};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -348,20 +348,30 @@ fn told(file: &Path, rank: &str, snapshot: &Snapshot, range: Option<&HistoryRang
     let mut told: Vec<OfRecord> = answers.collect();
     progress.finish();
     if told.iter().all(|answer| answer.told.is_none()) {
-        let end = tune::at_end(snapshot);
         let remarks = told.into_iter().flat_map(|answer| answer.remarks).collect();
-        let sentence = Some(sentence_at_end(&end));
-        told = vec![OfRecord {
-            record: None,
-            device: None,
-            tells_config: true,
-            remarks,
-            sentence,
-            told: None,
-            end: Some(end),
-        }];
+        told = ends(tune::at_end(snapshot), remarks);
     }
     (told, unused)
+}
+
+/// Returns the sentences about the end of a snapshot: one of each device, because no device has the
+/// sum. The first has the remarks.
+fn ends(devices: BTreeMap<i64, Stuck>, mut remarks: Vec<String>) -> Vec<OfRecord> {
+    let several = devices.len() > 1;
+    let ends: Vec<_> = match devices.is_empty() {
+        true => vec![(None, Stuck::default())],
+        false => devices.into_iter().map(|(device, end)| (several.then_some(device), end)).collect(),
+    };
+    let of = |(device, end): (Option<i64>, Stuck)| OfRecord {
+        record: None,
+        device,
+        tells_config: true,
+        remarks: std::mem::take(&mut remarks),
+        sentence: Some(device.map_or_else(String::new, |device| format!("Device {device}: ")) + &sentence_at_end(&end)),
+        told: None,
+        end: Some(end),
+    };
+    ends.into_iter().map(of).collect()
 }
 
 fn json(file: &str, answers: &[OfRecord], report: &Report, range: Option<&HistoryRange>) -> io::Result<String> {

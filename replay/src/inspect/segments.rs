@@ -67,15 +67,16 @@ fn report(segment: &Segment, large_page: u64) -> SegmentReport {
     report
 }
 
-/// Returns the reserved bytes and the free memory of each segment at the end, and whether its pool
-/// is private. Parked memory is not reserved, and a park gives up what is free.
-pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (u64, FreeMemory, bool)> {
+/// Returns the device, the reserved bytes and the free memory of each segment at the end, and
+/// whether its pool is private. Parked memory is not reserved, and a park gives up what is free.
+pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (i64, u64, FreeMemory, bool)> {
     let large_page = past::large_page(snapshot);
     snapshot.segments.iter().filter_map(move |segment| {
         let reserved = segment.total_size.saturating_sub(segment.parked_size.unwrap_or(0));
         let free = free_of(segment, large_page);
         let (idle, holes) = (free.idle.min(reserved), free.holes.min(reserved));
-        (reserved > 0).then_some((reserved, FreeMemory { idle, holes, ..free }, is_private(segment)))
+        let free = FreeMemory { idle, holes, ..free };
+        (reserved > 0).then_some((segment.device, reserved, free, is_private(segment)))
     })
 }
 

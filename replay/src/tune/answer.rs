@@ -15,6 +15,7 @@ use cachalot_tuner::judge::{Cost, DEVICE_BYTES, Unfinished, cost};
 use cachalot_tuner::{Candidate, Realm};
 use rayon::prelude::*;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Largest number of operations for an answer, over all candidates. The bound limits work, not
 /// time, so the same files have the same answers.
@@ -171,13 +172,13 @@ fn stuck_of(segments: &[SnapshotSegment], config: &Config) -> Stuck {
     stuck
 }
 
-/// Returns the memory at the end of a snapshot, on all devices.
-pub fn at_end(snapshot: &Snapshot) -> Stuck {
-    let mut stuck = Stuck::default();
-    for (bytes, free, is_private) in crate::inspect::segments_at_end(snapshot) {
-        stuck.add(bytes, free, is_private);
+/// Returns the memory at the end of a snapshot, of each device with some.
+pub fn at_end(snapshot: &Snapshot) -> BTreeMap<i64, Stuck> {
+    let mut devices = BTreeMap::<i64, Stuck>::new();
+    for (device, bytes, free, is_private) in crate::inspect::segments_at_end(snapshot) {
+        devices.entry(device).or_default().add(bytes, free, is_private);
     }
-    stuck
+    devices
 }
 
 /// Returns the answer of a record about its own settings. Without a replay, if the history is too
@@ -386,6 +387,6 @@ mod tests {
         let found = at_end(&Snapshot { segments, ..Snapshot::default() });
         let expected =
             Stuck { reserved_bytes: 12, in_use_bytes: 8, hole_bytes: 4, hole_segments: 1, ..Stuck::default() };
-        assert_eq!(found, expected);
+        assert_eq!(found, [(0, expected)].into());
     }
 }
