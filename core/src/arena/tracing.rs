@@ -124,8 +124,8 @@ impl<P: Platform> Recorder<'_, P> {
 
     /// Adds a record of a block to the chunk of a heap.
     #[inline(always)]
-    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, size: u64) {
-        self.add(heap, || self.block_ticks(), (what, site, addr, size));
+    fn push(&self, heap: &mut Heap<P::Storage>, what: What, site: u32, addr: DevicePtr, bytes: u64) {
+        self.add(heap, || self.block_ticks(), (what, site, addr, bytes));
     }
 
     /// Adds a record to the chunk of a heap. `ticks` returns its time, after the chunk is prepared.
@@ -134,14 +134,14 @@ impl<P: Platform> Recorder<'_, P> {
         &self,
         heap: &mut Heap<P::Storage>,
         ticks: impl FnOnce() -> u64,
-        (what, site, addr, size): (What, u32, DevicePtr, u64),
+        (what, site, addr, bytes): (What, u32, DevicePtr, u64),
     ) {
         let (pool, stream) = (heap.pool, heap.stream);
         let buffer = &mut heap.sets.get_or_make().trace;
         if buffer.is_due() {
             self.prepare(buffer);
         }
-        let record = Record { what, is_private: pool != 0, site, addr, size, stream, ticks: ticks() };
+        let record = Record { what, is_private: pool != 0, site, addr, size: bytes, stream, ticks: ticks() };
         if self.reports() {
             // By value, so that the record is not on the stack: its parts would be stored there one
             // after another and loaded together, which takes the processor ten cycles.
@@ -166,8 +166,8 @@ impl<P: Platform> Recorder<'_, P> {
     }
 
     /// Adds a record of an event for which the clock is always read to the chunk of a heap.
-    fn push_timed(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, addr: DevicePtr, size: u64) {
-        self.add(heap, || self.ticks(), (What::One(action), site, addr, size));
+    fn push_timed(&self, heap: &mut Heap<P::Storage>, action: Action, site: u32, addr: DevicePtr, bytes: u64) {
+        self.add(heap, || self.ticks(), (What::One(action), site, addr, bytes));
         // The next heap that has the segment has later events.
         if self.heaps.trace.is_numbered() {
             self.heaps.trace.raise_latest(heap.sets.trace.latest());
