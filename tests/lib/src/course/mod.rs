@@ -286,7 +286,6 @@ impl Course {
         };
         let held = self.held[block];
         let freed = match self.random.u8(..40) {
-            0 => self.allocator.free_sized(held.ptr, held.bytes),
             1 => self.allocator.free_sized(held.ptr, held.bytes + 1),
             2 => self.allocator.free(held.ptr.offset(self.random.u64(1..9) * 256)),
             3 => {
@@ -295,7 +294,7 @@ impl Course {
             }
             4 => return self.owned(),
             5 if self.allocator.free_straight(held.ptr, Some(held.bytes)) => Ok(()),
-            5 => self.allocator.free_sized(held.ptr, held.bytes),
+            0 | 5 => self.allocator.free_sized(held.ptr, held.bytes),
             _ => self.allocator.free(held.ptr),
         };
         note!(self, "{} {}", held.ptr, freed.is_ok());
