@@ -17,6 +17,9 @@ pub use free::{FreeMemory, SMALL_PAGE, Stuck, free_between, page_of};
 use cachalot_core::UNIT;
 use std::collections::BTreeMap;
 
+/// A part with its address, and all blocks.
+pub type PartAmong<'m, P, B> = (u64, &'m mut Part<P>, &'m BTreeMap<u64, Block<B>>);
+
 /// A segment, or a mapped part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<P> {
@@ -159,7 +162,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
 
     /// Returns the reader's value of the part around an address, for changes, with the part and all
     /// blocks.
-    pub fn part_at_mut(&mut self, address: u64) -> Option<(u64, &mut Part<P>, &BTreeMap<u64, Block<B>>)> {
+    pub fn part_at_mut(&mut self, address: u64) -> Option<PartAmong<'_, P, B>> {
         let (&start, part) = self.parts.range_mut(..=address).next_back()?;
         (address < part.end).then_some((start, part, &self.blocks))
     }
@@ -368,9 +371,10 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         let before = *block;
         if before.pending != pending {
             block.pending = pending;
-            let (from, to) = match pending {
-                true => (&mut self.allocated, &mut self.pending),
-                false => (&mut self.pending, &mut self.allocated),
+            let (from, to) = if pending {
+                (&mut self.allocated, &mut self.pending)
+            } else {
+                (&mut self.pending, &mut self.allocated)
             };
             (*from, *to) = (from.saturating_sub(before.size), to.saturating_add(before.size));
         }

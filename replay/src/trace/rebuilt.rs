@@ -244,7 +244,7 @@ impl Walk {
     fn apply(&mut self, call: &Call) {
         let &Call { did, addr, size, stream, place } = call;
         let of = RecordFacts { stream, note: Note::None, pool: None, place };
-        let event = |action, addr, size| Event { action, addr, size, of };
+        let event = |action, addr, size| Event { addr, size, of, action };
         match did {
             Did::Fail => self.events.push(event(Action::OutOfMemory, 0, size)),
             Did::Alloc => {
