@@ -358,9 +358,10 @@ fn told(file: &Path, rank: &str, snapshot: &Snapshot, range: Option<&HistoryRang
 /// sum. The first has the remarks.
 fn ends(devices: BTreeMap<i64, Stuck>, mut remarks: Vec<String>) -> Vec<OfRecord> {
     let several = devices.len() > 1;
-    let ends: Vec<_> = match devices.is_empty() {
-        true => vec![(None, Stuck::default())],
-        false => devices.into_iter().map(|(device, end)| (several.then_some(device), end)).collect(),
+    let ends: Vec<_> = if devices.is_empty() {
+        vec![(None, Stuck::default())]
+    } else {
+        devices.into_iter().map(|(device, end)| (several.then_some(device), end)).collect()
     };
     let of = |(device, end): (Option<i64>, Stuck)| OfRecord {
         record: None,

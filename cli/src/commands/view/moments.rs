@@ -128,7 +128,7 @@ impl Survey {
         let is = |state: u32, wanted: fn(Action) -> bool| {
             events.get(state as usize).is_some_and(|event| wanted(event.action))
         };
-        while state > 0 && is(state, |action| action.obtains()) {
+        while state > 0 && is(state, Action::obtains) {
             state += 1;
         }
         if state > 0 && is(state, |action| action == Action::Alloc) { state + 1 } else { state }
