@@ -87,7 +87,7 @@ mod tests {
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
         let of = RecordFacts { stream: 0, note: Note::None, pool: None, place: Place::Line(1) };
-        Event { action, addr, size, of }
+        Event { addr, size, of, action }
     }
 
     fn segment(address: u64, pool: u64, is_expandable: bool) -> Segment {
