@@ -31,7 +31,7 @@ pub struct HashIndex<S: Storage> {
 impl_empty! { [S: Storage] HashIndex<S> { buckets } }
 
 impl<S: Storage> HashIndex<S> {
-    /// Makes sure that entries can be added. Adds buckets until there are [`SPREAD`] for each
+    /// Makes sure that entries can be added. Adds buckets until there are `SPREAD` for each
     /// entry, or until memory runs out. Returns false if there are no buckets at all.
     pub fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         while self.buckets.len() < (SPREAD * entries.len()).max(1) && self.grow(entries) {}
