@@ -256,6 +256,6 @@ impl<P: Platform> Recorder<'_, P> {
     /// of bytes free on the device, as in `PyTorch`'s traces.
     pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
         let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));
-        self.add(heap, || self.ticks(), (What::One(Action::OutOfMemory), request.site, addr, request.bytes));
+        self.add(heap, || self.ticks(), (What::One(Action::OutOfMemory), request.site, addr, request.size));
     }
 }
