@@ -250,12 +250,6 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns whether a thread is recording an event for a queue, or is asking the device whether
-    /// the queue's stream is idle.
-    pub(crate) fn is_recording(&self, queue: usize) -> bool {
-        self.queues[queue].work.last() != NONE
-    }
-
     /// Starts to record an event for the open blocks of a queue. Returns `None` if no block is
     /// open, or if another thread is recording. The caller records an event on the stream with no
     /// lock held, and then calls [`finish_recording`](Self::finish_recording).
@@ -594,12 +588,12 @@ mod tests {
         // Blocks that are queued during the recording remain open, because the event may have been
         // recorded before them.
         queues.begin_recording(queue).unwrap();
-        assert!(queues.is_recording(queue) && queues.is_at_work());
+        assert!(queues.is_at_work());
         assert!(queues.begin_recording(queue).is_none(), "another thread records");
         (100..103).for_each(|block| assert_eq!(gather(&mut queues, ONE, block), None));
         let fence = fence(&mut queues, ONE);
         queues.finish_recording(queue, Some(fence));
-        assert!(!queues.is_recording(queue) && !queues.is_at_work());
+        assert!(!queues.is_at_work());
         assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (3, 2));
         assert_eq!(complete(&mut queues, queue), [0]);
         assert_eq!(complete(&mut queues, queue), (1..=GATHER).collect::<Vec<_>>());

@@ -72,7 +72,7 @@ fn a_hundred_worlds_have_no_finding() {
 fn an_emptied_cache_has_waited_for_each_earlier_free() {
     const COMMON: StreamId = StreamId(9);
     let config = Config::parse("decisions:improved").expect("settings");
-    for seed in 0..400 {
+    for seed in 0..2000 {
         let core = Rc::new(Core::new([Device::new(1 << 30, None)], &config).expect("one device fits"));
         let free_behind = |core: &Core, own: StreamId| {
             let block = core.malloc(DEVICE, 1000, own).expect("memory");
@@ -89,8 +89,9 @@ fn an_emptied_cache_has_waited_for_each_earlier_free() {
                 for _ in 0..4 {
                     let freed = free_behind(&waits, StreamId(1));
                     waits.empty_cache(DEVICE).expect("a healthy device");
-                    let holder = waits.explain(freed).map(|block| block.holder);
-                    assert_ne!(holder.ok(), Some(Holder::Work), "seed {seed}: {freed}");
+                    // A segment of the other thread's stream may have the addresses by now.
+                    let found = waits.explain(freed).ok().filter(|block| block.stream == StreamId(1));
+                    assert_ne!(found.map(|block| block.holder), Some(Holder::Work), "seed {seed}: {freed}");
                 }
             }),
             Box::new(move || {

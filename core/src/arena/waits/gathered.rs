@@ -196,19 +196,20 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         let mut result = Ok(());
         for group in self.driver().flags.waiting().iter() {
             let mut from = 0;
-            loop {
+            while let Some(_permission) = self.driver().may_record() {
+                // The look and the start under one lock: a thread that starts in between may leave
+                // the blocks open, if it finds the stream idle and another thread at the first event.
                 let next = {
-                    let order = self.waits.queues.lock(group);
-                    order.next_open(from, None).map(|queue| (queue, order.is_recording(queue)))
+                    let mut order = self.waits.queues.lock(group);
+                    order.next_open(from, None).map(|queue| (queue, order.begin_recording(queue)))
                 };
-                let Some((queue, is_recording)) = next else { break };
-                if is_recording {
+                let Some((queue, begun)) = next else { break };
+                let Some(due) = begun else {
                     self.driver().give_way();
                     continue;
-                }
+                };
                 from = queue + 1;
-                let Some(_permission) = self.driver().may_record() else { break };
-                result = result.and(self.record_queue(group, queue, true).map(|_ended| ()));
+                result = result.and(self.record_begun(group, queue, due, true).map(|_ended| ()));
             }
         }
         result
@@ -262,7 +263,12 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// has permission to record.
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_recording(queue);
-        let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
+        begun.map_or(Ok(0), |due| self.record_begun(group, queue, due, asks))
+    }
+
+    /// Records an event as [`record_queue`](Self::record_queue) does, after the start.
+    fn record_begun(self, group: u32, queue: usize, due: DueRecording, asks: bool) -> Result<u32, Error> {
+        let DueRecording { stream, is_first } = due;
         let answer = if asks && is_first { self.driver().call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));
