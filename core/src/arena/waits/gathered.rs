@@ -198,7 +198,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             let mut from = 0;
             while let Some(_permission) = self.driver().may_record() {
                 // The look and the start under one lock: a thread that starts in between may leave
-                // the blocks open, if it finds the stream idle and another thread at the first event.
+                // the blocks open, if it finds the stream idle and another thread at the first
+                // event.
                 let next = {
                     let mut order = self.waits.queues.lock(group);
                     order.next_open(from, None).map(|queue| (queue, order.begin_recording(queue)))
