@@ -83,9 +83,8 @@ mod radix {
     /// The [`PageTable`] of [`Growable`](crate::Growable).
     #[derive(Debug)]
     pub struct RadixPages {
-        /// The leaves of the near addresses, indexed by the upper bits of the page. In place, which
-        /// takes 64 KiB of an allocator and saves each free a load.
-        near: [OnceBox<Leaf>; NEAR],
+        /// The leaves of the near addresses, indexed by the upper bits of the page.
+        near: Box<[OnceBox<Leaf>; NEAR]>,
         /// The leaves of all other addresses.
         far: OnceBox<FarLeaves>,
     }
@@ -105,9 +104,8 @@ mod radix {
     }
 
     impl Default for RadixPages {
-        #[allow(clippy::large_stack_arrays, reason = "the array is a part of the allocator, as the field says")]
         fn default() -> Self {
-            Self { near: [const { OnceBox::new() }; NEAR], far: OnceBox::new() }
+            Self { near: filled(OnceBox::new), far: OnceBox::new() }
         }
     }
 
