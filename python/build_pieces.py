@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import build_native
+
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "target/pytorch-headers"
 SOURCES = ROOT / "ffi/torch"
@@ -117,11 +119,6 @@ def headers_of(version: str) -> Headers:
     return Headers(torch / "torch/include", tuple(folders), full[1])
 
 
-def compiler() -> list[str]:
-    """Returns the command of the C++ compiler."""
-    return shlex.split(os.environ.get("CXX", "c++"))
-
-
 def run(command: list[str]) -> str:
     """Runs a command, and returns what it prints. A failure ends the program."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -133,7 +130,7 @@ def run(command: list[str]) -> str:
 def used(kind: str, headers: Headers, options: list[str]) -> list[str]:
     """Returns PyTorch's headers that a piece includes, as paths in the folder of its headers."""
     sources = [str(SOURCES / source) for source in KINDS[kind]]
-    rules = run([*compiler(), *options, "-MM", *sources])
+    rules = run([*build_native.compiler(), *options, "-MM", *sources])
     inside = f"{headers.torch}/"
     names = {os.path.normpath(word) for word in rules.replace("\\\n", " ").split()}
     return sorted(name.removeprefix(inside) for name in names if name.startswith(inside))
@@ -150,18 +147,11 @@ def digest(folder: Path, names: list[str]) -> str:
 def link_against(folder: Path, kind: str) -> list[str]:
     """Makes libraries without functions, with the names of those that a piece needs, and returns
     the linker's options for them. The loader finds PyTorch's by name, because they are loaded."""
-    names = {f"lib{name}.so": f"lib{name}.so" for name in NEEDED[kind]} | {"libcachalot.so": soname()}
+    names = {f"lib{name}.so": f"lib{name}.so" for name in NEEDED[kind]} | {"libcachalot.so": build_native.soname()}
     for file, name in names.items():
         if not (folder / file).exists():
-            run([*compiler(), *EMPTY, f"-Wl,-soname,{name}", "-o", str(folder / file)])
+            run([*build_native.compiler(), *EMPTY, f"-Wl,-soname,{name}", "-o", str(folder / file)])
     return ["-Wl,--no-as-needed", *(str(folder / file) for file in names), "-Wl,--as-needed"]
-
-
-def soname() -> str:
-    """Returns the SONAME of cachalot's library."""
-    found = re.search(r'^version = "(\d+)\.(\d+)', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
-    assert found, "Cargo.toml states no version"
-    return f"libcachalot.so.{f'0.{found[2]}' if found[1] == '0' else found[1]}"
 
 
 def compiled(kind: str, version: str, abi: int, headers: Headers, to: Path, scratch: Path) -> dict[str, object]:
@@ -178,7 +168,7 @@ def compiled(kind: str, version: str, abi: int, headers: Headers, to: Path, scra
     portable = ["-include", str(SOURCES / "portable.hpp")]
     sources = [str(SOURCES / source) for source in KINDS[kind]]
     run(
-        [*compiler(), *options, *STRICT, *headers.options(), *portable, *sources, "-shared", "-s", "-o", str(to / file)]
+        [*build_native.compiler(), *options, *STRICT, *headers.options(), *portable, *sources, "-shared", "-s", "-o", str(to / file)]
         # A function that the loader does not find is told when the piece is loaded.
         + [*link_against(scratch, kind), "-Wl,-z,now", "-Wl,-rpath,$ORIGIN/..", "-Wl,--hash-style=gnu"]
     )

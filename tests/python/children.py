@@ -19,12 +19,17 @@ def environment(torch: Path = STAND_IN, **variables: str) -> dict[str, str]:
     return own | {"PYTHONPATH": str(torch), "CACHALOT_TORCH_PLUGIN": "1"} | variables
 
 
-def said(program: str, torch: Path = STAND_IN, **variables: str) -> str:
-    """What a program prints; it must end well."""
+def ran(program: str, torch: Path = STAND_IN, **variables: str) -> tuple[str, str]:
+    """What a program prints, and what it says on the standard error; it must end well."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(
         command, env=environment(torch, **variables), capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode:
         raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
-    return done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def said(program: str, torch: Path = STAND_IN, **variables: str) -> str:
+    """What a program prints on both outputs; it must end well."""
+    return "".join(ran(program, torch, **variables))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
-import textwrap
 import unittest
 
-from children import environment
+from children import ran
 
 ASK = """
 import sys, torch, cachalot_gpu.torch
@@ -27,30 +24,21 @@ class Start(unittest.TestCase):
         cls.addClassCleanup(cache.cleanup)
         os.environ["CACHALOT_CACHE"] = cache.name
 
-    def ran(self, program: str, **variables: str) -> tuple[str, str]:
-        """What a program prints, and what it says on the standard error."""
-        command = [sys.executable, "-c", textwrap.dedent(program)]
-        done = subprocess.run(
-            command, env=environment(**variables), capture_output=True, text=True, timeout=120, check=False
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout, done.stderr
-
     def test_it_is_off_by_default(self) -> None:
         for variables in ({}, {"CACHALOT": ""}, {"CACHALOT": "0"}):
             with self.subTest(variables):
-                self.assertEqual(self.ran(ASK, **variables), ("False False False\n", ""))
+                self.assertEqual(ran(ASK, **variables), ("False False False\n", ""))
 
     def test_off_reads_nothing_of_the_package(self) -> None:
         program = 'import sys, torch; print([name for name in sys.modules if name.startswith("cachalot_gpu")])'
-        self.assertEqual(self.ran(program), ("['cachalot_gpu_start']\n", ""))
+        self.assertEqual(ran(program), ("['cachalot_gpu_start']\n", ""))
 
     def test_without_pytorch_it_is_not_read(self) -> None:
         program = 'import sys; print([name for name in sys.modules if name.startswith("cachalot")])'
-        self.assertEqual(self.ran(program, CACHALOT="1"), ("[]\n", ""))
+        self.assertEqual(ran(program, CACHALOT="1"), ("[]\n", ""))
 
     def test_on(self) -> None:
-        printed, said = self.ran(ASK, CACHALOT="1", CXX="false")
+        printed, said = ran(ASK, CACHALOT="1", CXX="false")
         self.assertEqual(printed, "True True False\n")
         self.assertRegex(said, r"\Acachalot: out of memory will be a plain RuntimeError.*\n\Z")
 
@@ -60,12 +48,12 @@ import torch
 block = torch._C.State.plugin.alloc(1000, 0, None)
 print(torch.cuda.memory_stats()["allocated_bytes.all.current"])
 """
-        self.assertEqual(self.ran(program, CACHALOT="1")[0], "1024\n")
+        self.assertEqual(ran(program, CACHALOT="1")[0], "1024\n")
 
     def test_the_driver_is_left_alone(self) -> None:
         """No driver is needed, so none is loaded: it would be lost in a forked child."""
         nothing = {"CACHALOT": "1", "CACHALOT_LIBCUDA": "/nowhere/libcuda.so.1"}
-        self.assertEqual(self.ran(ASK, **nothing)[0], "True True False\n")
+        self.assertEqual(ran(ASK, **nothing)[0], "True True False\n")
         program = """
 import os, torch
 child = os.fork()
@@ -74,7 +62,7 @@ if child == 0:
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if hasattr(os, "waitstatus_to_exitcode") else 7)
 """
-        self.assertEqual(self.ran(program, CACHALOT="1")[0], "7\n")
+        self.assertEqual(ran(program, CACHALOT="1")[0], "7\n")
 
     def test_the_programs_own_call_gives_its_settings(self) -> None:
         program = """
@@ -87,7 +75,7 @@ try:
 except cachalot_gpu.UnavailableError as error:
     print(error)
 """
-        printed, _ = self.ran(program, CACHALOT="1")
+        printed, _ = ran(program, CACHALOT="1")
         self.assertRegex(printed, r"\ATrue\n3072\n.*already.*\n\Z")
 
     def test_settings_come_with_the_first_request(self) -> None:
@@ -97,11 +85,11 @@ os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:2"
 torch._C.State.plugin.alloc(2049, 0, None)
 print(cachalot_gpu.torch.memory_allocated())
 """
-        self.assertEqual(self.ran(program, CACHALOT="1")[0], "3072\n")
+        self.assertEqual(ran(program, CACHALOT="1")[0], "3072\n")
 
     def test_a_setting_without_effect(self) -> None:
         setting = {"CACHALOT": "1", "CACHALOT_CONF": "garbage_collection_threshold:0.8"}
-        printed, said = self.ran("import warnings; warnings.simplefilter('error')" + ASK, **setting)
+        printed, said = ran("import warnings; warnings.simplefilter('error')" + ASK, **setting)
         self.assertEqual(printed, "True True False\n")
         self.assertRegex(said, r"(?m)^cachalot: garbage_collection_threshold has no effect")
 
@@ -116,12 +104,12 @@ print(cachalot_gpu.torch.memory_allocated())
             with self.subTest(variables):
                 asked = {"CACHALOT": "1"} | variables
                 program = "import torch; print(torch._C.State.plugin)"
-                printed, said = self.ran(program, **asked)
+                printed, said = ran(program, **asked)
                 self.assertEqual(printed, "None\n")
                 self.assertRegex(said, keeps + reason + r".*\n\Z")
 
     def test_pytorchs_switch_for_entry_points(self) -> None:
-        self.assertEqual(self.ran(ASK, CACHALOT="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0"), ("False False False\n", ""))
+        self.assertEqual(ran(ASK, CACHALOT="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0"), ("False False False\n", ""))
 
 
 if __name__ == "__main__":
