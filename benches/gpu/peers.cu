@@ -1,5 +1,5 @@
 // Compares cachalot with the allocators that a program would use otherwise, on the same work in the same run, through
-// the public interfaces: those of the CUDA toolkit, and where their headers are, PyTorch's and RMM's arena.
+// the public interfaces: those of the CUDA toolkit, and where their headers are, PyTorch's, and RMM's arena and pool.
 //
 //   cargo build --release -p cachalot-library
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
@@ -10,22 +10,24 @@
 // With RMM (-DWITH_RMM), whose headers are in the PyPI packages librmm-cu13 and rapids-logger:
 //   nvcc -DWITH_RMM -std=c++20 --expt-relaxed-constexpr -I… … -lrmm -lrapids_logger
 //   taskset --cpu-list 3 ./peers pair         or: cold, threads, programs RECORD...
+// FORMER names the libcachalot.so of another build, which is measured as well.
 //
 // Prints the named table, as CSV. All tables but `threads` can be bound to one processor.
 //
 // pair: one cached block is allocated and freed repeatedly. Median and quartiles of the rounds;
 // each round measures the allocators in turn. cachalot has two rows: the block is split off a
-// larger block and merged again, or a free block of the exact size without free neighbours is used.
+// larger block and merged again, or a free block of the exact size without free neighbours is used. The floor is a lock
+// around a list of blocks of each size, with two counters: what remains when nothing has to be decided.
 //
 // cold: microseconds to obtain a block of which nothing is cached. Between the rounds each allocator gives all memory
-// back, except RMM's arena, which keeps its memory.
+// back, except RMM's, which keep their memory.
 //
 // threads: each thread, on its own stream, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
 // all threads together.
 //
 // programs: nanoseconds for an allocation or a free of a recorded program, once the cache holds what the program needs.
-// A record is replayed as recorded.cu does, without the writes. RMM's arena is left out: programs need more than its 8 GiB.
+// A record is replayed as recorded.cu does, without the writes. RMM's are left out: programs need more than their 8 GiB.
 #include "check.h"
 #include "record.h"
 
@@ -38,17 +40,21 @@
 #ifdef WITH_RMM
 #include <rmm/mr/arena_memory_resource.hpp>
 #include <rmm/mr/cuda_memory_resource.hpp>
+#include <rmm/mr/pool_memory_resource.hpp>
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <dlfcn.h>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -116,22 +122,64 @@ struct Torch {
 #endif
 
 #ifdef WITH_RMM
-struct Arena {
-  static constexpr const char *name = "RMM's arena";
+template <class Resource>
+struct Rmm {
   static constexpr double effort = 0.5;
   static constexpr std::size_t alignment = 256;
   rmm::mr::cuda_memory_resource device;
-  rmm::mr::arena_memory_resource resource{device, std::size_t{8} << 30};
+  Resource resource{device, std::size_t{8} << 30};
   void *obtain(std::size_t bytes, cudaStream_t stream) { return resource.allocate(cuda::stream_ref{stream}, bytes, alignment); }
   void free(void *block, std::size_t bytes, cudaStream_t stream) {
     resource.deallocate(cuda::stream_ref{stream}, block, bytes, alignment);
   }
   void empty() {}
 };
+
+struct Arena : Rmm<rmm::mr::arena_memory_resource> {
+  static constexpr const char *name = "RMM's arena";
+};
+
+struct Pool : Rmm<rmm::mr::pool_memory_resource> {
+  static constexpr const char *name = "RMM's pool";
+};
 #endif
 
+// The least that an allocator with statistics does: it takes the last free block of the size from a list, under a lock.
+struct Floor {
+  static constexpr const char *name = "the floor";
+  static constexpr double effort = 1.0;
+  std::atomic<bool> locked{false};
+  std::uint64_t live = 0, requests = 0;
+  std::vector<void *> of_size[48];
+  std::vector<void *> &list(std::size_t bytes) { return of_size[64 - __builtin_clzll((bytes - 1) >> 9 | 1)]; }
+  void lock() {
+    while (locked.exchange(true, std::memory_order_acquire)) {
+    }
+  }
+  void *obtain(std::size_t bytes, cudaStream_t) {
+    auto &blocks = list(bytes);
+    lock();
+    live += bytes, requests++;
+    void *block = &blocks;
+    if (!blocks.empty()) {
+      block = blocks.back();
+      blocks.pop_back();
+    }
+    locked.store(false, std::memory_order_release);
+    return block;
+  }
+  void free(void *block, std::size_t bytes, cudaStream_t) {
+    auto &blocks = list(bytes);
+    lock();
+    live -= bytes;
+    blocks.push_back(block);
+    locked.store(false, std::memory_order_release);
+  }
+  void empty() {}
+};
+
 struct Cachalot {
-  static constexpr const char *name = "cachalot";
+  static constexpr const char *name = "cachalot", *name_between = "cachalot, one of that size";
   static constexpr double effort = 1.0;
   cachalot_allocator *allocator = nullptr;
   Cachalot() {
@@ -147,15 +195,47 @@ struct Cachalot {
   void empty() { check(cachalot_empty_cache(allocator, 0) == CACHALOT_OK, "cachalot_empty_cache"); }
 };
 
-struct CachalotBetween : Cachalot {
-  static constexpr const char *name = "cachalot, one of that size";
+// Another build of the library.
+struct Former {
+  static constexpr const char *name = "another build", *name_between = "another build, one of that size";
+  static constexpr double effort = 1.0;
+  void *library;
+  decltype(&cachalot_malloc) malloc_of = function<decltype(&cachalot_malloc)>("cachalot_malloc");
+  decltype(&cachalot_free) free_of = function<decltype(&cachalot_free)>("cachalot_free");
+  decltype(&cachalot_empty_cache) empty_of = function<decltype(&cachalot_empty_cache)>("cachalot_empty_cache");
+  cachalot_allocator *allocator = nullptr;
+  explicit Former(const char *path) : library(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
+    check(library != nullptr, path);
+    cachalot_options options = CACHALOT_OPTIONS_INIT;
+    check(function<decltype(&cachalot_create)>("cachalot_create")(&options, &allocator) == CACHALOT_OK, "cachalot_create");
+  }
+  template <class Function>
+  Function function(const char *name) {
+    void *found = dlsym(library, name);
+    check(found != nullptr, name);
+    return reinterpret_cast<Function>(found);
+  }
+  void *obtain(std::size_t bytes, cudaStream_t stream) {
+    void *block = nullptr;
+    check(malloc_of(allocator, 0, bytes, stream, &block) == CACHALOT_OK, "cachalot_malloc");
+    return block;
+  }
+  void free(void *block, std::size_t, cudaStream_t) { check(free_of(allocator, block) == CACHALOT_OK, "cachalot_free"); }
+  void empty() { check(empty_of(allocator, 0) == CACHALOT_OK, "cachalot_empty_cache"); }
+};
+
+template <class Library>
+struct Between : Library {
+  static constexpr const char *name = Library::name_between;
+  using Library::Library;
 };
 
 // No preparation, except where the cached block must have neighbours.
 template <class Allocator>
 void prepare(Allocator &, std::size_t) {}
 
-void prepare(CachalotBetween &allocator, std::size_t bytes) {
+template <class Library>
+void prepare(Between<Library> &allocator, std::size_t bytes) {
   // Segments contain one, two or many blocks, and a remainder: the third of four blocks has no free
   // neighbour.
   void *blocks[4];
@@ -362,34 +442,46 @@ int main(int arguments, char **argument) {
   StreamOrdered ordered;
   Cub cub;
   Cachalot cachalot;
-  const auto all = [&](auto &&...others) {
-    if (table == "programs") {
-      programs(records, ordered, cub, others..., cachalot);
-      return;
-    }
-    const auto beside = [&](auto &&...arena) {
-      CachalotBetween between;
-      if (table == "pair") {
-        pairs(plain, ordered, cub, others..., arena..., cachalot, between);
-      } else if (table == "cold") {
-        colds(plain, ordered, cub, others..., arena..., cachalot);
-      } else {
-        threads(plain, ordered, cub, others..., arena..., cachalot, between);
-      }
-    };
-#ifdef WITH_RMM
-    Arena arena;
-    beside(arena);
-#else
-    beside();
-#endif
-  };
 #ifdef WITH_TORCH
   Torch torch;
-  all(torch);
+  const auto of_torch = std::tie(torch);
 #else
-  all();
+  const std::tuple<> of_torch;
 #endif
+#ifdef WITH_RMM
+  Arena arena;
+  Pool pool;
+  const auto of_rmm = std::tie(arena, pool);
+#else
+  const std::tuple<> of_rmm;
+#endif
+  Floor least;
+  const auto measure = [&](auto former, auto former_between) {
+    const auto driver = std::tie(ordered, cub);
+    if (table == "programs") {
+      const auto one = [&](auto &...allocators) { programs(records, allocators...); };
+      std::apply(one, std::tuple_cat(driver, of_torch, former, std::tie(cachalot)));
+      return;
+    }
+    Between<Cachalot> between;
+    const auto peers = std::tuple_cat(std::tie(plain), driver, of_torch, of_rmm);
+    if (table == "pair") {
+      const auto all = std::tuple_cat(peers, std::tie(least), former, former_between, std::tie(cachalot, between));
+      std::apply([](auto &...allocators) { pairs(allocators...); }, all);
+    } else if (table == "cold") {
+      std::apply([](auto &...allocators) { colds(allocators...); }, std::tuple_cat(peers, former, std::tie(cachalot)));
+    } else {
+      const auto all = std::tuple_cat(peers, former, std::tie(cachalot, between));
+      std::apply([](auto &...allocators) { threads(allocators...); }, all);
+    }
+  };
+  if (const char *path = std::getenv("FORMER")) {
+    Former former(path);
+    Between<Former> between(path);
+    measure(std::tie(former), std::tie(between));
+  } else {
+    measure(std::tuple<>(), std::tuple<>());
+  }
   std::fflush(stdout);
   std::_Exit(0);
 }
