@@ -33,7 +33,7 @@ WARM_UP_STEPS = 12
 PATIENCE_S = 60
 PROCESSORS = 4
 MIB = 1 << 20
-WORKLOADS = ["gpt2_training", "diffusion_unet", "llm_decoding", "prefetcher"]
+WORKLOADS = ["gpt2_training", "decoder_tuning", "diffusion_unet", "llm_decoding", "prefetcher"]
 ALLOCATORS = {
     # what it is called: PYTORCH_CUDA_ALLOC_CONF, what cachalot is enabled with, whose MemPool is used
     "torch": ("", "", ""),

@@ -1,4 +1,4 @@
-"""Four programs in plain PyTorch whose requests differ from step to step.
+"""Five programs in plain PyTorch whose requests differ from step to step.
 
 Each function builds its model on the current device and returns ``step(number)``, which does one step and returns a
 scalar that depends on all of its work. The same seeds give the same requests and, with deterministic kernels, the
@@ -102,15 +102,12 @@ def train(optimizer: torch.optim.Optimizer, loss_of: Callable[[], Tensor]) -> Te
     return loss.detach()
 
 
-@workload
-def gpt2_training() -> Step:
-    """GPT-2 small, batches of 8 sequences of 64 to 1023 tokens, bfloat16 autocast."""
-    sizes = seed()
-    model = Gpt().cuda()
+def text_training(model: Gpt, sizes: random.Random, batch: int) -> Step:
+    """Batches of sequences of 64 to 1023 tokens, bfloat16 autocast."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step(_: int) -> Tensor:
-        tokens = torch.randint(0, 50257, (8, sizes.randint(64, 1023)), device="cuda")
+        tokens = torch.randint(0, 50257, (batch, sizes.randint(64, 1023)), device="cuda")
 
         def loss() -> Tensor:
             with torch.autocast("cuda", torch.bfloat16):
@@ -120,6 +117,20 @@ def gpt2_training() -> Step:
         return train(optimizer, loss)
 
     return step
+
+
+@workload
+def gpt2_training() -> Step:
+    """GPT-2 small, eight sequences a batch."""
+    sizes = seed()
+    return text_training(Gpt().cuda(), sizes, 8)
+
+
+@workload
+def decoder_tuning() -> Step:
+    """A decoder of 350 million parameters, four sequences a batch."""
+    sizes = seed()
+    return text_training(Gpt(layers=24, width=1024, heads=16).cuda(), sizes, 4)
 
 
 class Residual(nn.Module):
