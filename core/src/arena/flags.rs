@@ -144,7 +144,8 @@ impl Flags {
         if on {
             self.0.fetch_or(bits, Ordering::SeqCst);
         } else {
-            self.0.fetch_and(!bits, Ordering::Relaxed);
+            // Release: for `are_waiting` and `waiting`.
+            self.0.fetch_and(!bits, Ordering::Release);
         }
     }
 
@@ -170,10 +171,17 @@ impl Flags {
         self.has(PENDING | GATHERED | ORDERED)
     }
 
-    /// Returns the groups with blocks that wait for events.
+    /// Returns whether any block waits for the device. If none does, the caller sees everything
+    /// that other threads wrote before they cleared the flags.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (PENDING | GATHERED | DEFERRED | ORDERED) != 0
+    }
+
+    /// Returns the groups with blocks that wait for events. Of the other groups, the caller sees
+    /// everything that other threads wrote before they cleared the flag.
     #[inline]
     pub(super) fn waiting(&self) -> GroupSet {
-        let word = self.load();
+        let word = self.0.load(Ordering::Acquire);
         GroupSet((word >> PENDING.trailing_zeros() | word >> GATHERED.trailing_zeros()) as u16)
     }
 

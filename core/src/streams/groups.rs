@@ -5,7 +5,7 @@
 //! spent nine tenths of the time waiting for the lock.
 
 use crate::streams::event_queue::EventQueues;
-use crate::sync::{CachePadded, Lock, MutexGuard, Rank, Ranked, empty, empty_by};
+use crate::sync::{AtomicU32, CachePadded, Lock, MutexGuard, Ordering, Rank, Ranked, empty, empty_by, impl_empty};
 use crate::tables::Storage;
 use crate::units::StreamId;
 
@@ -13,14 +13,41 @@ use crate::units::StreamId;
 pub(crate) const GROUPS: u32 = 16;
 
 /// A group of streams.
-pub(crate) struct Group<R: Lock, S: Storage>(CachePadded<Ranked<R, EventQueues<S>>>);
+pub(crate) struct Group<R: Lock, S: Storage>(CachePadded<GroupState<R, S>>);
 
-empty_by!([R: Lock, S: Storage] Group<R, S> = Self(CachePadded(Ranked::new(Rank::EventQueue, empty!()))));
+/// The state of a group.
+struct GroupState<R: Lock, S: Storage> {
+    queues: Ranked<R, EventQueues<S>>,
+    /// The number of threads that have taken blocks out of the queues and have not ended their
+    /// waits yet. Raised under the lock of the queues.
+    ending: AtomicU32,
+}
+
+impl_empty! {
+    [R: Lock, S: Storage] GroupState<R, S> { queues: Ranked::new(Rank::EventQueue, empty!()), ending }
+}
+
+empty_by!([R: Lock, S: Storage] Group<R, S> = Self(CachePadded(empty!())));
+
+/// A thread that ends the waits of blocks that it has taken out of the queues of a group, until
+/// this is dropped.
+pub(crate) struct Ending<'a>(&'a AtomicU32);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
 
 /// The event queues of a device.
-pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<Group<R, S>>);
+pub(crate) struct Groups<R: Lock, S: Storage> {
+    groups: S::Groups<Group<R, S>>,
+    /// Not 0 once a thread has taken blocks out of a queue. Most programs have one stream, and no
+    /// group of theirs has to be looked at.
+    has_ended: AtomicU32,
+}
 
-empty_by!([R: Lock, S: Storage] Groups<R, S> = Self(empty!()));
+impl_empty! { [R: Lock, S: Storage] Groups<R, S> { groups, has_ended } }
 
 impl<R: Lock, S: Storage> Groups<R, S> {
     /// Returns the number of the group of a stream.
@@ -33,14 +60,38 @@ impl<R: Lock, S: Storage> Groups<R, S> {
 
     /// Returns the number of groups.
     pub(crate) fn count(&self) -> u32 {
-        let count = self.0.as_ref().len() as u32;
+        let count = self.groups.as_ref().len() as u32;
         debug_assert!(count == S::GROUPS && count <= GROUPS, "each group has a flag");
         count
     }
 
     /// Locks the queues of a group. No thread holds two of these locks.
     pub(crate) fn lock(&self, group: u32) -> MutexGuard<'_, R, EventQueues<S>> {
-        self.0.as_ref()[group as usize].0.lock()
+        self.state(group).queues.lock()
+    }
+
+    /// Notes that the caller takes blocks out of the queues of a group, which it has locked. It
+    /// then clears the group's flags, if no block is left, and unlocks the queues.
+    pub(crate) fn begin_ending(&self, group: u32) -> Ending<'_> {
+        if self.has_ended.load(Ordering::Relaxed) == 0 {
+            self.has_ended.store(1, Ordering::Relaxed);
+        }
+        let ending = &self.state(group).ending;
+        ending.fetch_add(1, Ordering::Relaxed);
+        Ending(ending)
+    }
+
+    /// Returns whether a thread has taken blocks out of a queue and has not ended their waits yet.
+    /// The caller has seen the flags of all groups cleared, or has locked the queues since.
+    pub(crate) fn are_ending(&self) -> bool {
+        // Acquire: the waits of a thread that is done have ended for the caller, too.
+        self.has_ended.load(Ordering::Relaxed) != 0
+            && (0..self.count()).any(|group| self.state(group).ending.load(Ordering::Acquire) > 0)
+    }
+
+    /// Returns the state of a group.
+    fn state(&self, group: u32) -> &GroupState<R, S> {
+        &self.groups.as_ref()[group as usize].0
     }
 
     /// Locks the queues of a stream's group.
@@ -83,14 +134,14 @@ mod all {
     impl<R: Lock, S: Storage> Groups<R, S> {
         /// Locks the queues of all groups, for a caller that holds all locks of a device.
         pub(crate) fn lock_all(&self) -> Vec<MutexGuard<'_, R, EventQueues<S>>> {
-            self.0.as_ref().iter().map(|group| group.0.lock_beside()).collect()
+            self.groups.as_ref().iter().map(|group| group.0.queues.lock_beside()).collect()
         }
 
         /// Returns queues with the entries of `groups`. No thread works on them.
         pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
             let copy: Self = empty!();
-            for (to, from) in copy.0.as_ref().iter().zip(groups) {
-                to.0.start(Rank::EventQueue, |queues| {
+            for (to, from) in copy.groups.as_ref().iter().zip(groups) {
+                to.0.queues.start(Rank::EventQueue, |queues| {
                     *queues = (**from).clone();
                     queues.forget_threads();
                 });

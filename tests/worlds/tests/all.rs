@@ -1,12 +1,15 @@
 //! Worlds repeat by their seeds, find planted mistakes, and find none in the core.
 
-use cachalot_core::{Config, Holder, StreamId};
+use cachalot_core::{Config, DevicePtr, Holder, PoolOptions, Route, RoutePurpose, StreamId};
 use cachalot_worlds::campaign::{CONFIGS, campaign};
 use cachalot_worlds::device::{Device, Mistake};
 use cachalot_worlds::turns::{self, Body};
 use cachalot_worlds::world::{Core, DEVICE, Rules, run};
 use std::rc::Rc;
 use std::time::Duration;
+
+/// The stream that uses blocks of other streams.
+const COMMON: StreamId = StreamId(9);
 
 fn rules(config: &str) -> Rules {
     Rules { config: config.into(), threads: 3, rounds: 4, faults: false, mistake: None }
@@ -70,7 +73,6 @@ fn a_hundred_worlds_have_no_finding() {
 /// for them.
 #[test]
 fn an_emptied_cache_has_waited_for_each_earlier_free() {
-    const COMMON: StreamId = StreamId(9);
     let config = Config::parse("decisions:improved").expect("settings");
     for seed in 0..2000 {
         let core = Rc::new(Core::new([Device::new(1 << 30, None)], &config).expect("one device fits"));
@@ -102,5 +104,46 @@ fn an_emptied_cache_has_waited_for_each_earlier_free() {
             }),
         ];
         turns::run(seed, 2, threads, Vec::new()).unwrap_or_else(|halt| panic!("{halt}"));
+    }
+}
+
+/// Each way in which a freed block waits: for an event of the free, of the use, or, once a capture
+/// has ended, for an event recorded then. One thread ends the wait, while another waits for all.
+#[test]
+fn a_wait_for_all_frees_includes_those_that_another_thread_is_ending() {
+    type Free = fn(&Core, DevicePtr);
+    let of_stream: Free = |core, block| {
+        core.record_stream(block, COMMON).expect("a live block");
+        core.free(block).expect("a live block");
+    };
+    let of_use: Free = |core, block| {
+        core.record_use(block, COMMON).expect("a live block");
+        core.free(block).expect("a live block");
+    };
+    let in_capture: Free = |core, block| {
+        let pools = core.pools(DEVICE).expect("there is one device");
+        let pool = pools.create(PoolOptions::default()).expect("a pool");
+        pools.begin_route(pool, Route::Stream(COMMON), RoutePurpose::Capture).expect("a route");
+        core.record_stream(block, COMMON).expect("a live block");
+        core.free(block).expect("a live block");
+        pools.end_route(pool, RoutePurpose::Capture).expect("a route");
+    };
+    for (config, free) in [("", of_stream), ("decisions:improved", of_stream), ("", of_use), ("", in_capture)] {
+        let config = Config::parse(config).expect("settings");
+        for seed in 0..1000 {
+            let core = Rc::new(Core::new([Device::new(1 << 30, None)], &config).expect("one device fits"));
+            free(&core, core.malloc(DEVICE, 1000, StreamId(1)).expect("memory"));
+            core.device(DEVICE).expect("there is one device").inner.complete(COMMON);
+            let (waits, ends) = (Rc::clone(&core), core);
+            let threads: Vec<Body> = vec![
+                Box::new(move || {
+                    waits.empty_cache(DEVICE).expect("a healthy device");
+                    let stats = waits.stats(DEVICE).expect("there is one device").totals();
+                    assert_eq!(stats.reserved_bytes().current, 0, "seed {seed}");
+                }),
+                Box::new(move || ends.process_events(DEVICE).expect("a healthy device")),
+            ];
+            turns::run(seed, 8, threads, Vec::new()).unwrap_or_else(|halt| panic!("{halt}"));
+        }
     }
 }

@@ -83,7 +83,6 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         if let Until::Fence(_) = until {
             self.end_use_fences(block);
         }
-        self.remove_deferred(self.driver(), entry);
         let mut heap = self.heaps().lock(block.slot);
         if let Until::Count(_) = until {
             let events = &mut heap.blocks[block.index].events;
@@ -93,6 +92,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         } else {
             self.end_uses(heap, PendingFree { block, site: None });
         }
+        // The entry goes last: until then a wait for all blocks finds this thread at work.
+        self.remove_deferred(self.driver(), entry);
     }
 
     /// Removes a taken block, and its mark in a graph.

@@ -186,18 +186,27 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// pending if a stream that uses it still captures.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.outside.count_sync();
-        if !self.driver().flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
-            return Ok(());
+        let mut waited = Ok(());
+        if self.driver().flags.are_waiting() {
+            self.driver().health()?;
+            let ordered = self.wait_for_ordered();
+            waited = self.wait_for_queues().and(ordered);
         }
-        self.driver().health()?;
-        let ordered = self.wait_for_ordered();
-        self.wait_for_queues().and(ordered)
+        // No flag shows the blocks that other threads have taken out of the queues.
+        while self.waits.queues.are_ending() {
+            self.driver().give_way();
+        }
+        waited
     }
 
     /// Waits until no event is queued, and frees all blocks that wait for them.
     fn wait_for_queues(self) -> Result<(), Error> {
         loop {
             let recorded = self.record_deferred();
+            // Another thread may be about to queue the events of a deferred block.
+            while self.waits.deferred.lock().is_at_work() {
+                self.driver().give_way();
+            }
             let gathered = self.record_all_open();
             let waiting = self.driver().flags.waiting();
             let waited = self.poll_queues(waiting, None, true);

@@ -137,6 +137,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
         let mut count = 0;
+        // From here on a wait for all blocks does not find these in the queues.
+        let _ending = (first != NONE).then(|| self.waits.queues.begin_ending(group));
         loop {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;
