@@ -106,9 +106,12 @@ fn find(handle: u64, word: u64) -> Option<&'static Instance> {
     if handle == 0 || slot(handle).load(Ordering::Acquire) != word {
         return None;
     }
+    let instance = allocator(handle).load(Ordering::Relaxed);
     // SAFETY: the word is that of a live allocator, so the pointer comes from the box that `insert`
-    // leaked. The interface forbids destruction during the call.
-    Some(unsafe { &*allocator(handle).load(Ordering::Relaxed) })
+    // leaked. It says that the option below needs no comparison with null.
+    unsafe { core::hint::assert_unchecked(!instance.is_null()) };
+    // SAFETY: as above. The interface forbids destruction during the call.
+    Some(unsafe { &*instance })
 }
 
 /// Returns the reason for refusing a handle.
