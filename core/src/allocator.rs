@@ -56,6 +56,7 @@ mod settings;
 mod start;
 mod statistics;
 mod stats;
+mod straight;
 mod tenants;
 mod tracing;
 mod tuning;
@@ -74,6 +75,7 @@ pub use ranges::{Range, Ranges};
 pub use settings::DeviceSettings;
 pub use statistics::{Reading, Statistic, StatisticKind};
 pub use stats::Statistics;
+pub use straight::Straight;
 pub use tenants::Tags;
 pub use tracing::Tracing;
 pub use tuning::Tuning;
@@ -257,22 +259,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let _checked = self.checked("malloc", device);
-        self.on(device)?.malloc(bytes, stream)
-    }
-
-    /// Allocates a block as [`malloc`](Self::malloc) does, if a free block of the stream serves the
-    /// request by the plain rules. Otherwise returns `None`,
-    /// and has changed nothing: call [`malloc`](Self::malloc).
-    ///
-    /// This and [`free_straight`](Self::free_straight) are for the one function of another
-    /// language's interface that serves all requests, into which they are inlined. They call
-    /// nothing but the walks of sorted lists, so their values stay in registers, and their results
-    /// fit into one.
-    #[inline(always)]
-    pub fn malloc_straight(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        let _checked = self.checked("malloc", device);
-        let arena = self.arenas.get(device.0 as usize)?;
-        OnDevice { arena, pages: &self.pages }.malloc_straight(bytes, stream)
+        let device = self.on(device)?;
+        let served = if device.is_usual() { device.malloc_straight(bytes, stream) } else { None };
+        served.map_or_else(|| device.malloc(bytes, stream), Ok)
     }
 
     /// Frees the block at `ptr`, in the order of its own stream. Does nothing for the null address.
@@ -292,7 +281,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error, the program still has the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
-        self.free_by(ptr, None)
+        self.free_by(ptr, None, |device, heap| device.free_straight(heap, ptr, None))
     }
 
     /// Frees the block at `ptr` once the safe frontier has reached `count`.
@@ -342,37 +331,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.free_by(ptr, Some(bytes))
+        self.free_by(ptr, Some(bytes), |device, heap| device.free_straight(heap, ptr, Some(bytes)))
     }
 
-    /// Frees the block at `ptr` as [`free`](Self::free) does, or as
-    /// [`free_sized`](Self::free_sized) does if `bytes` is given, if no other stream uses the block
-    /// and no special rule applies to its heap. Otherwise returns false, and has changed nothing:
-    /// call [`free`](Self::free). Inlined into its caller, like
-    /// [`malloc_straight`](Self::malloc_straight).
+    /// Frees the block at `ptr`. If `bytes` is given, checks the requested size first. Calls
+    /// `first` before all else if one heap owns the page, and is done if that returns true.
     #[inline(always)]
-    pub fn free_straight(&self, ptr: DevicePtr, bytes: Option<u64>) -> bool {
+    fn free_by(
+        &self,
+        ptr: DevicePtr,
+        bytes: Option<u64>,
+        first: impl FnOnce(OnDevice<'_, On<D, R, S>>, HeapRef) -> bool,
+    ) -> Result<(), Error> {
         let _checked = self.checked_at("free", ptr);
-        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
-        // plans and shared pages share this bit. The null address has no owner.
-        let Some(heap) = self.pages.word(ptr).heap() else { return false };
-        let Some(arena) = self.arenas.get(heap.device as usize) else { return false };
-        OnDevice { arena, pages: &self.pages }.free_straight(heap, ptr, bytes)
-    }
-
-    /// Frees the block at `ptr`. If `bytes` is given, checks the requested size first.
-    #[inline(always)]
-    fn free_by(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
-        let _checked = self.checked_at("free", ptr);
-        if ptr == DevicePtr::NULL {
-            return Ok(());
-        }
         let word = self.pages.word(ptr);
-        // `get` instead of an index keeps the code for a panic off the fast path.
+        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
+        // plans and shared pages share this bit. `get` instead of an index keeps the code for a
+        // panic off the fast path.
         if let Some(heap) = word.heap()
             && let Some(arena) = self.arenas.get(heap.device as usize)
         {
-            return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
+            let device = OnDevice { arena, pages: &self.pages };
+            return if first(device, heap) { Ok(()) } else { device.free(heap, ptr, bytes) };
         }
         self.free_elsewhere(word, ptr, bytes)
     }
@@ -564,6 +544,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline(never)]
     fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         match word.owner() {
+            _ if ptr == DevicePtr::NULL => Ok(()),
             Owner::Planned(heap) => self.on_owner(heap.device).free_planned(heap, ptr, bytes),
             _ => self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
         }

@@ -2,19 +2,20 @@
 //! request.
 //!
 //! ```text
-//! malloc ─▶ serve_cached ─ no flag set, the stream has a pair, a free block fits ─▶ done
-//!   └─ declined ─ the next of a plan ─▶ done
-//!        └─ by_flags ─┬─ a trace is recorded ───────────▶ traced ─ from the cache, else ────────┐
-//!                     ├─ blocks wait for polled events ─▶ after_poll ─ serve_cached, else ──────┤
-//!                     ├─ the debug layer is on ─────────▶ debugged ─ serve_cached, else by_flags │
-//!                     ├─ plans are active ──────────────▶ beside_plans ─ serve_cached, else ────┤
-//!                     └─────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
+//! malloc_straight ─ no flag set, no rule applies, a free block fits ─▶ done
+//!   └─ malloc ─┬─ a trace is recorded ─▶ traced ─ from the cache, else ───────────────────────────┐
+//!              └─ serve_cached ─ no flag set, the stream has a pair, a free block fits ─▶ done    │
+//!                   └─ declined ─ the next of a plan ─▶ done                                      │
+//!                        └─ by_flags ─┬─ blocks wait for polled events ─▶ after_poll ─ cache, else┤
+//!                                     ├─ the debug layer is on ─▶ debugged ─ cache, else by_flags │
+//!                                     ├─ plans are active ──▶ beside_plans ─ cache, else ─────────┤
+//!                                     └───────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
 //! ```
 //!
 //! All of them run on any thread, and none holds a lock across a call to the device. `serve_cached`
 //! and `traced` hold one lock, that of a heap, and do not call the device. The others may call it.
-//! Callers in other languages first try `malloc_straight`: `serve_cached` for
-//! [plain](crate::heap::Heap::plain) heaps, which serves a request or changes nothing.
+//! `malloc_straight` is `serve_cached` for [plain](crate::heap::Heap::plain) heaps, which serves a
+//! request or changes nothing; callers inline it.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, PairUse, STREAMS};
@@ -53,25 +54,33 @@ enum Polled {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request for `bytes` on `stream`. See
-    /// [`Allocator::malloc`](crate::allocator::Allocator::malloc).
+    /// Serves a request that [`malloc_straight`](Self::malloc_straight) has declined.
     #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // One load for all conditions. A flag that another thread sets right after the load counts
         // as set after this request.
         let word = self.driver.flags.load();
+        // With a trace and nothing else, a hit in the cache is still one lookup under one lock.
+        // This comes first, because a recorder is often on.
+        if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE && bytes != 0 {
+            return self.traced(word, bytes, stream);
+        }
         self.serve_cached(word, bytes, stream, || self.declined(bytes, stream))
     }
 
-    /// Serves a request from a free block of a plain heap. `None`: it takes more than that, and
-    /// nothing has changed, so that [`malloc`](Self::malloc) begins anew.
+    /// Returns whether the straight path may serve requests at the moment.
+    #[inline(always)]
+    pub(crate) fn is_usual(self) -> bool {
+        self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS == 0
+    }
+
+    /// Serves a request from a free block of a plain heap, while the device
+    /// [is usual](Self::is_usual). `None`: it takes more than that, and nothing has changed, so
+    /// that [`malloc`](Self::malloc) begins anew.
     #[inline(always)]
     pub(crate) fn malloc_straight(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        // As in `malloc` and `serve_cached`.
-        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0
-            || !(1..=MAX_REQUEST - UNIT).contains(&bytes)
-            || stream == NO_STREAM
-        {
+        // The bound is that of `serve_cached`.
+        if !(1..=MAX_REQUEST - UNIT).contains(&bytes) || stream == NO_STREAM {
             return None;
         }
         let size = self.settings.round_to_unit(bytes);
@@ -109,17 +118,14 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request in the way that the flags in `word` ask for: the conditions of the moment.
     #[inline(never)]
     fn by_flags(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        // With a trace and nothing else, a hit in the cache is still one lookup under one lock.
-        if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.traced(word, bytes, stream);
-        }
-        // The same is true of events that every request polls. Even rounded up, these `bytes` are
-        // below the limit, so nothing is polled for a request that is too large.
+        // With events that every request polls and nothing else, a hit in the cache is one lookup
+        // under one lock. Even rounded up, these `bytes` are below the limit, so nothing is polled
+        // for a request that is too large.
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.after_poll(bytes, stream);
         }
-        // This comes after the two cases above, so that they pay nothing for it.
+        // This comes after the case above, so that it pays nothing for it.
         if word & flags::DEBUG != 0 {
             return self.debugged(word & !flags::DEBUG, bytes, stream);
         }
@@ -138,15 +144,13 @@ impl<P: Platform> OnDevice<'_, P> {
     fn traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Asked before the heap is locked, because the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
-        if bytes <= MAX_REQUEST - UNIT
-            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
-        {
+        if bytes <= MAX_REQUEST - UNIT && stream != NO_STREAM {
             let size = self.settings.round::<P::Storage>(word, bytes);
-            let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
-            let mut heap = slot.heap.lock();
-            // A third compilation of the straight path, because a recorder is often on.
-            if heap.serves == stream
-                && heap.plain
+            let slot = self.heaps.slots.get(self.heaps.hints.slot(stream, self.settings.kind_of(size)));
+            // Another compilation of the straight path, because a recorder is often on.
+            if let Some(slot) = slot
+                && let mut heap = slot.heap.lock()
+                && heap.straight == stream
                 && let Some(Outcome { value, peaks_stale }) = heap.malloc_plainly(size, bytes, &slot.counters)
             {
                 // Recorded under the heap's lock, so that the events of the block stay in the order
@@ -160,8 +164,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.traced_by_rules(word, bytes, stream, call_site)
     }
 
-    /// Serves a request as [`traced`](Self::traced) does, from a heap that is not plain. It is
-    /// separate so that the values of the other stay in registers.
+    /// Serves a request as [`traced`](Self::traced) does, from any heap. It is separate so that the
+    /// values of the other stay in registers.
     #[inline(never)]
     fn traced_by_rules(self, word: FlagWord, bytes: u64, stream: StreamId, call_site: u32) -> Result<DevicePtr, Error> {
         if bytes <= MAX_REQUEST - UNIT
@@ -172,7 +176,6 @@ impl<P: Platform> OnDevice<'_, P> {
             let mut heap = slot.heap.lock();
             if heap.serves == stream
                 && !heap.rules.ages
-                && !heap.plain
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
                 self.recorder().alloc(&mut heap, call_site, served.value, bytes);

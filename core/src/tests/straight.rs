@@ -68,15 +68,15 @@ impl Straight {
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         self.call(
-            |allocator| allocator.malloc_straight(DEVICE, bytes, stream).map(Ok),
-            |allocator| allocator.malloc(DEVICE, bytes, stream),
+            |allocator| allocator.straight(DEVICE)?.malloc(bytes, stream).map(Ok),
+            |allocator| allocator.malloc_anew(DEVICE, bytes, stream),
         )
     }
 
     fn free(&mut self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         self.call(
             |allocator| allocator.free_straight(ptr, bytes).then_some(Ok(())),
-            |allocator| bytes.map_or_else(|| allocator.free(ptr), |bytes| allocator.free_sized(ptr, bytes)),
+            |allocator| allocator.free_anew(ptr, bytes),
         )
     }
 }
@@ -100,7 +100,7 @@ fn agree(config: &str, changes: &[&str]) -> u32 {
                     _ => random % (40 * MIB),
                 };
                 let stream = if (random >> 8).is_multiple_of(64) { NO_STREAM } else { StreamId(random >> 8 & 1) };
-                let served = general.malloc(DEVICE, bytes, stream);
+                let served = general.malloc_anew(DEVICE, bytes, stream);
                 assert_eq!(served, straight.malloc(bytes, stream), "`{config}`, step {step}: {bytes} bytes");
                 held.extend(served.ok().filter(|&ptr| ptr != DevicePtr::NULL).map(|ptr| (ptr, bytes)));
             }
@@ -113,7 +113,7 @@ fn agree(config: &str, changes: &[&str]) -> u32 {
                 let right = (random >> 4 & 1 == 0).then_some(bytes);
                 // A wrong size first, which changes nothing, and a second free last.
                 for size in [Some(bytes + 1), right, None] {
-                    let freed = size.map_or_else(|| general.free(ptr), |size| general.free_sized(ptr, size));
+                    let freed = general.free_anew(ptr, size);
                     assert_eq!(freed, straight.free(ptr, size), "`{config}`, step {step}");
                 }
             }

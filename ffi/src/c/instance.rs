@@ -174,7 +174,7 @@ impl Instance {
     ) -> Result<DevicePtr, E> {
         let (index, device) = self.device(device)?;
         let stream = device.stream_of_request(CuStream(stream.addr()))?;
-        Ok(self.allocator.malloc(index, bytes as u64, stream)?)
+        Ok(self.allocator.malloc_anew(index, bytes as u64, stream)?)
     }
 
     /// Allocates a block as [`malloc`](Self::malloc) does, or returns `None` and has changed
@@ -182,9 +182,9 @@ impl Instance {
     #[inline(always)]
     pub(crate) fn malloc_straight(&self, device: c_int, bytes: usize, stream: cachalot_stream) -> Option<DevicePtr> {
         // The cast turns a negative number into a number above every device's.
-        let index = DeviceIndex(device as u32);
-        let stream = self.allocator.device(index)?.known_stream(CuStream(stream.addr()))?;
-        self.allocator.malloc_straight(index, bytes as u64, stream)
+        let straight = self.allocator.straight(DeviceIndex(device as u32))?;
+        let stream = straight.device().known_stream(CuStream(stream.addr()))?;
+        straight.malloc(bytes as u64, stream)
     }
 
     /// Frees a block as [`free`](Self::free) does, or returns false and has changed nothing.
@@ -195,7 +195,7 @@ impl Instance {
 
     /// Frees a block, after a check of the requested size if `bytes` is given.
     pub(crate) fn free(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
-        Ok(bytes.map_or_else(|| self.allocator.free(block), |bytes| self.allocator.free_sized(block, bytes))?)
+        Ok(self.allocator.free_anew(block, bytes)?)
     }
 
     /// Returns the number of a stream that uses a block of another stream, on any device.

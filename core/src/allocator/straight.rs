@@ -1,0 +1,84 @@
+//! The straight path: requests and frees that one heap serves by the plain rules, in one function
+//! without calls. It does all of a request or a free, or declines and has changed nothing.
+//!
+//! It is inlined into [`Allocator::malloc`] and [`Allocator::free`], and into the functions of other
+//! languages' interfaces. It calls nothing but the walks of sorted lists, so its values stay in
+//! registers, and its results fit into one.
+
+use crate::allocator::{Allocator, Begun};
+use crate::arena::OnDevice;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::{Devices, Storage};
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+use core::borrow::Borrow;
+
+/// A device with nothing unusual at the moment.
+pub struct Straight<'a, D: DeviceMemory, R: Lock, S: Storage>(Begun<'a, D, R, S>);
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Straight<'a, D, R, S> {
+    /// Returns the device.
+    #[inline(always)]
+    #[must_use]
+    pub fn device(&self) -> &'a D {
+        self.0.device.arena.driver.device().borrow()
+    }
+
+    /// Allocates a block as [`Allocator::malloc`] does, if a free block of the stream serves the
+    /// request by the plain rules. Otherwise returns `None`, and has changed nothing: call
+    /// [`malloc_anew`](Allocator::malloc_anew).
+    #[inline(always)]
+    #[must_use]
+    pub fn malloc(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        self.0.malloc_straight(bytes, stream)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns a device for one request by the straight path. `None` if the path would decline all
+    /// requests for now, or if there is no such device: call [`malloc_anew`](Self::malloc_anew).
+    #[inline(always)]
+    pub fn straight(&self, device: DeviceIndex) -> Option<Straight<'_, D, R, S>> {
+        let _checked = self.checked("malloc", device);
+        let device = OnDevice { arena: self.arenas.get(device.0 as usize)?, pages: &self.pages };
+        device.is_usual().then_some(Straight(Begun { device, _checked }))
+    }
+
+    /// Allocates a block as [`malloc`](Self::malloc) does, under any conditions, after the straight
+    /// path has declined.
+    ///
+    /// # Errors
+    /// Those of [`malloc`](Self::malloc).
+    #[cold]
+    #[inline(never)]
+    pub fn malloc_anew(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let _checked = self.checked("malloc", device);
+        self.on(device)?.malloc(bytes, stream)
+    }
+
+    /// Frees the block at `ptr` as [`free`](Self::free) does, or as
+    /// [`free_sized`](Self::free_sized) does if `bytes` is given, if no other stream uses the block
+    /// and no special rule applies to its heap. Otherwise returns false, and has changed nothing:
+    /// call [`free_anew`](Self::free_anew).
+    #[inline(always)]
+    pub fn free_straight(&self, ptr: DevicePtr, bytes: Option<u64>) -> bool {
+        let _checked = self.checked_at("free", ptr);
+        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
+        // plans and shared pages share this bit. The null address has no owner.
+        let Some(heap) = self.pages.word(ptr).heap() else { return false };
+        let Some(arena) = self.arenas.get(heap.device as usize) else { return false };
+        OnDevice { arena, pages: &self.pages }.free_straight(heap, ptr, bytes)
+    }
+
+    /// Frees the block at `ptr` as [`free_straight`](Self::free_straight) does, under any
+    /// conditions, after that has declined.
+    ///
+    /// # Errors
+    /// Those of [`free`](Self::free) and [`free_sized`](Self::free_sized).
+    #[cold]
+    #[inline(never)]
+    pub fn free_anew(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+        self.free_by(ptr, bytes, |_, _| false)
+    }
+}
