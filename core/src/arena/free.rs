@@ -2,8 +2,10 @@
 //! report the end of all other uses.
 //!
 //! ```text
-//! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
-//!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ waits/ ─ the last wait ends ─▶ finish_pending ─▶ done
+//! free_straight ─ no flag set, no rule applies, used by its own stream only ─▶ done
+//!   └─ free ─┬─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
+//!            ├─ a trace is recorded ─▶ free_traced ─ as free_straight, else ─┐
+//!            └─ free_slow ─────▶ └─ otherwise ─▶ free_with_uses ─▶ waits/ ◀──┘ ─ the last wait ends ─▶ finish_pending ─▶ done
 //! ```
 //!
 //! One heap is locked at a time, and no lock is held across a call to the device.
@@ -19,6 +21,7 @@ use crate::arena::{Arena, OnDevice, debug, flags, plans};
 use crate::device::{Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;
+use crate::heap::sets::Sets;
 use crate::heap::{FreeOutcome, Heap};
 use crate::page_map::HeapRef;
 use crate::stats::Occurrence;
@@ -44,14 +47,19 @@ struct FreeArgs {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the
-    /// request.
+    /// Frees the block at `ptr` if the heap owns it, after [`free_straight`](Self::free_straight)
+    /// has declined. `requested`, if given, must be the size of the request.
     #[inline(always)]
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // With a trace and nothing else, the free is still that of a plain heap. This comes first,
+        // because a recorder is often on.
+        let unusual = self.driver.flags.load() & (flags::SLOW_FREE_FLAGS | flags::RULES);
+        if unusual == flags::TRACE {
+            return self.free_traced(owner.heap, ptr, requested);
+        }
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
-        // Ages need the heap's clock to be set. This takes 3 instructions of a pair, and only
-        // programs that set `garbage_collection_threshold` pay for it.
-        if self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
+        // Ages need the heap's clock to be set.
+        if unusual & flags::SLOW_FREE_FLAGS != 0 {
             return self.free_slow(owner.heap, ptr, requested);
         }
         let mut heap = slot.heap.lock();
@@ -77,7 +85,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if !heap.plain {
             return false;
         }
-        let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters) else { return false };
+        let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters, |_, _| ()) else { return false };
         drop(heap);
         self.settle_peaks(slot, peaks_stale);
         true
@@ -91,26 +99,23 @@ impl<P: Platform> OnDevice<'_, P> {
         let site = self.driver.device().call_site(CallSite::Free);
         let slot = self.heaps.slot(number);
         let mut heap = slot.heap.lock();
-        if !heap.plain {
+        let of = (heap.pool, heap.stream);
+        let record =
+            |sets: &mut Sets<P::Storage>, requested| self.recorder().free(&mut sets.trace, of, requested, ptr, site);
+        if heap.plain
+            && let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters, record)
+        {
             drop(heap);
-            return self.free_at_site(number, FreeArgs { ptr, requested, site });
-        }
-        let outcome = heap.detach(ptr, requested, &slot.counters);
-        if let FreeOutcome::Unused(block) = outcome {
-            self.recorder().free(&mut heap, block, ptr, site);
-            self.finish(slot, heap, block);
+            self.settle_peaks(slot, peaks_stale);
             return Ok(());
         }
-        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
+        drop(heap);
+        self.free_at_site(number, FreeArgs { ptr, requested, site })
     }
 
     /// Frees a block under any flags.
     #[cold]
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        // With a trace and nothing else, the free is still that of a plain heap.
-        if self.driver.flags.load() & (flags::SLOW_FREE_FLAGS | flags::RULES) == flags::TRACE {
-            return self.free_traced(number, ptr, requested);
-        }
         // Asked before the heap is locked, because the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
         self.free_at_site(number, FreeArgs { ptr, requested, site })
@@ -127,7 +132,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if let FreeOutcome::Unused(block) = outcome
             && !self.driver.flags.has(flags::DIRECT)
         {
-            self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
+            let (of, requested) = ((heap.pool, heap.stream), heap.blocks[block].requested);
+            self.trace(|recorder| recorder.free(&mut heap.sets.trace, of, requested, ptr, site));
             self.finish(slot, heap, block);
             return Ok(());
         }

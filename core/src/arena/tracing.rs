@@ -136,8 +136,19 @@ impl<P: Platform> Recorder<'_, P> {
         ticks: impl FnOnce() -> u64,
         (what, site, addr, bytes): (What, u32, DevicePtr, u64),
     ) {
-        let (pool, stream) = (heap.pool, heap.stream);
-        let buffer = &mut heap.sets.get_or_make().trace;
+        let of = (heap.pool, heap.stream);
+        self.add_to(&mut heap.sets.get_or_make().trace, of, ticks, (what, site, addr, bytes));
+    }
+
+    /// Adds a record to the chunk of a heap of a pool and a stream, as [`add`](Self::add) does.
+    #[inline(always)]
+    fn add_to(
+        &self,
+        buffer: &mut EventBuffer<P::Storage>,
+        (pool, stream): (u32, StreamId),
+        ticks: impl FnOnce() -> u64,
+        (what, site, addr, bytes): (What, u32, DevicePtr, u64),
+    ) {
         if buffer.is_due() {
             self.prepare(buffer);
         }
@@ -201,13 +212,21 @@ impl<P: Platform> Recorder<'_, P> {
     }
 
     /// Records a free and its completion, which follows at once, in a single record. If `site` is 0
-    /// the event gets the site of the allocation.
+    /// the event gets the site of the allocation. `of` is the pool and the stream of the heap, and
+    /// `bytes` the requested size.
     #[inline(always)]
-    pub(crate) fn free(&self, heap: &mut Heap<P::Storage>, block: u32, addr: DevicePtr, site: u32) {
+    pub(crate) fn free(
+        &self,
+        buffer: &mut EventBuffer<P::Storage>,
+        of: (u32, StreamId),
+        bytes: u64,
+        addr: DevicePtr,
+        site: u32,
+    ) {
         // Taken in any case: the block becomes free, and the address may be handed out again.
         let allocated = self.history.sites.take_block(addr);
         let site = if site == 0 { allocated } else { site };
-        self.push(heap, What::FreedAtOnce, site, addr, heap.blocks[block].requested);
+        self.add_to(buffer, of, || self.block_ticks(), (What::FreedAtOnce, site, addr, bytes));
     }
 
     /// Records the request to free a block. If `site` is 0, the event gets the site of the

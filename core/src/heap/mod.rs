@@ -363,6 +363,7 @@ impl<S: Storage> Heap<S> {
             rules: &self.rules,
             choose_from: &self.choose_from,
             clock: &self.clock,
+            tells: &self.tells,
         }
     }
 
@@ -488,13 +489,14 @@ impl<S: Storage> Heap<S> {
     /// Frees the allocated block of a plain heap that starts at exactly `ptr`. Returns whether the
     /// peaks must be reconciled, or `None`, and has changed nothing, if [`detach`](Self::detach)
     /// has more to do: another stream uses the block, its size is another one, it is not the first
-    /// of its chain, or there is none.
+    /// of its chain, or there is none. Calls `record` with the heap's sets and the requested size.
     #[inline(always)]
     pub(crate) fn free_plainly(
         &mut self,
         ptr: DevicePtr,
         requested: Option<u64>,
         counters: &HeapCounters,
+        record: impl FnOnce(&mut Sets<S>, u64),
     ) -> Option<bool> {
         debug_assert!(self.is_plain(), "the straight path frees to plain heaps");
         let may_take =
@@ -503,14 +505,14 @@ impl<S: Storage> Heap<S> {
         if !self.sets.is_made() {
             return None;
         }
-        let tells = self.tells;
         let mut parts = self.parts();
         let block = parts.live.take_if(ptr.0, parts.blocks, may_take)?;
         let BlockEntry { size, requested, .. } = parts.blocks[block as usize];
+        record(parts.sets, requested);
         counters.down(Stat::Allocation, 1);
         counters.down(Stat::AllocatedBytes, size);
         counters.down(Stat::RequestedBytes, requested);
-        Some(parts.join_free(block, tells, Some(counters)).1)
+        Some(parts.join_free(block, Some(counters)).1)
     }
 
     /// Marks a detached block as pending, because other streams may still use it, until
@@ -554,16 +556,15 @@ impl<S: Storage> Heap<S> {
         }
         let BlockEntry { requested, backing, .. } = self.blocks[block];
         counters.down(Stat::RequestedBytes, requested);
-        let tells = self.tells;
         // Only blocks of ordinary segments count as inactive split blocks.
         let counted = (backing == Backing::Ordinary).then_some(counters);
-        self.parts().join_free(block, tells, counted).1
+        self.parts().join_free(block, counted).1
     }
 
     /// Adds a detached block to the free index, merged with its free neighbours, and returns the
     /// merged block. Not inlined, because its callers are off the fast path.
     fn join_free(&mut self, block: u32) -> u32 {
-        self.parts().join_free(block, false, None).0
+        self.parts().join_free(block, None).0
     }
 
     /// Adds an ordinary segment, which was allocated from the device for a request of `size` bytes,

@@ -39,14 +39,14 @@ impl Coalesced {
     /// completely free now, returns `tells`: the segment is released if its stream has ended, and
     /// the peaks are always reconciled if the heap is clean.
     #[inline(always)]
-    fn count(self, tells: bool, counters: Option<&HeapCounters>) -> bool {
-        let Some(counters) = counters else { return tells };
+    fn count(self, tells: &bool, counters: Option<&HeapCounters>) -> bool {
+        let Some(counters) = counters else { return *tells };
         if !self.is_split {
             // The block is the whole segment, so it does not count. Its former neighbours did until
             // now.
             counters.down(Stat::InactiveSplit, self.absorbed);
             counters.down(Stat::InactiveSplitBytes, self.absorbed_bytes);
-            return tells;
+            return *tells;
         }
         // The bytes of the neighbours counted before, so only those of the freed block are new.
         let peaks_stale = counters.up(Stat::InactiveSplitBytes, self.size);
@@ -78,6 +78,8 @@ pub(super) struct Parts<'a, S: Storage> {
     /// The search count with which freed blocks are stamped. A reference, because few paths read
     /// it.
     pub(super) clock: &'a u64,
+    /// Whether the heap tells of a segment that becomes wholly free. A reference, too.
+    pub(super) tells: &'a bool,
 }
 
 impl<S: Storage> Parts<'_, S> {
@@ -145,14 +147,12 @@ impl<S: Storage> Parts<'_, S> {
                 None => self.segments[segment].first = front,
                 Some(prev) => prev.next = front,
             }
-            let clock = *self.clock;
+            let rest = &mut blocks[block as usize];
+            rest.prev = front;
+            rest.freed_at = *self.clock;
             // The rest keeps its entry: `resize` does not change the index while the size is in the
             // same bin.
-            self.sets.free.resize(block, remaining, blocks, |rest| {
-                rest.addr += size;
-                rest.prev = front;
-                rest.freed_at = clock;
-            });
+            self.sets.free.resize(block, remaining, blocks, |rest| rest.addr += size);
             size
         } else {
             if let Some(inactive) = inactive
@@ -177,17 +177,18 @@ impl<S: Storage> Parts<'_, S> {
     /// Adds the detached block `block` to the free index, merged with its free neighbours. The
     /// merged block gets the requested size of `block`, and counts as free since now. If `counters`
     /// are given, counts what is inactive. Returns the merged block, and true if the peaks must be
-    /// reconciled, or if `tells` is set and the block is the whole segment.
+    /// reconciled, or if the heap tells of a whole segment and the block is one.
     #[inline(always)]
-    pub(super) fn join_free(&mut self, block: u32, tells: bool, counters: Option<&HeapCounters>) -> (u32, bool) {
-        let clock = *self.clock;
-        let (blocks, vacancies) = (&mut *self.blocks, &mut *self.vacancies);
-        let BlockEntry { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
+    pub(super) fn join_free(&mut self, block: u32, counters: Option<&HeapCounters>) -> (u32, bool) {
+        let (blocks, vacancies, clock) = (&mut *self.blocks, &mut *self.vacancies, self.clock);
+        // What only a merge needs is read there: no register is kept for it until then.
+        let BlockEntry { size, prev, next, .. } = blocks[block as usize];
         debug_assert!(!blocks[block as usize].is_free(), "a block becomes free once");
         let prev_free = blocks.get(prev as usize).is_some_and(BlockEntry::is_free);
         let next_free = blocks.get(next as usize).is_some_and(BlockEntry::is_free);
         // Each case does its own counting, because it knows the number of neighbours. `before` and
-        // `after` are those of the merged block.
+        // `after` are those of the merged block. The free index comes last, because it may call:
+        // no value but its own must be kept meanwhile.
         let coalesced = |before, after, absorbed, absorbed_bytes| Coalesced {
             is_split: before != NONE || after != NONE,
             size,
@@ -197,28 +198,31 @@ impl<S: Storage> Parts<'_, S> {
         match (prev_free, next_free) {
             // No neighbour is free, so `block` enters the index as it is.
             (false, false) => {
-                self.sets.insert_free(block, clock, blocks);
-                (block, coalesced(prev, next, 0, 0).count(tells, counters))
+                let peaks_stale = coalesced(prev, next, 0, 0).count(self.tells, counters);
+                self.sets.insert_free(block, *clock, blocks);
+                (block, peaks_stale)
             }
             // `next` keeps its entry and grows downward.
             (false, true) => {
+                let BlockEntry { addr, requested, segment, .. } = blocks[block as usize];
                 let BlockEntry { size: next_bytes, next: after, .. } = blocks[next as usize];
                 match blocks.get_mut(prev as usize) {
                     None => self.segments[segment].first = next,
                     Some(prev) => prev.next = next,
                 }
-                self.sets.free.resize(next, size + next_bytes, blocks, |entry| {
-                    entry.addr = addr;
-                    entry.requested = requested;
-                    entry.prev = prev;
-                    entry.freed_at = clock;
-                });
+                let entry = &mut blocks[next as usize];
+                entry.requested = requested;
+                entry.prev = prev;
+                entry.freed_at = *clock;
                 vacancies.vacate(block, blocks);
-                (next, coalesced(prev, after, 1, next_bytes).count(tells, counters))
+                let peaks_stale = coalesced(prev, after, 1, next_bytes).count(self.tells, counters);
+                self.sets.free.resize(next, size + next_bytes, blocks, |entry| entry.addr = addr);
+                (next, peaks_stale)
             }
             // `prev` keeps its entry and grows upward, over `block`, and over `next` if that is
             // free, too. One arm handles both cases, so that `resize` is inlined only once.
             (true, _) => {
+                let requested = blocks[block as usize].requested;
                 let (mut absorbed_bytes, mut after) = (0, next);
                 if next_free {
                     let BlockEntry { size: next_bytes, next: behind, .. } = blocks[next as usize];
@@ -230,16 +234,18 @@ impl<S: Storage> Parts<'_, S> {
                 }
                 let BlockEntry { size: prev_bytes, prev: before, .. } = blocks[prev as usize];
                 absorbed_bytes += prev_bytes;
-                self.sets.free.resize(prev, absorbed_bytes + size, blocks, |entry| {
-                    entry.requested = requested;
-                    entry.next = after;
-                    entry.freed_at = clock;
-                });
+                let entry = &mut blocks[prev as usize];
+                entry.requested = requested;
+                entry.next = after;
+                entry.freed_at = *clock;
                 vacancies.vacate(block, blocks);
                 if next_free {
                     vacancies.vacate(next, blocks);
                 }
-                (prev, coalesced(before, after, 1 + u64::from(next_free), absorbed_bytes).count(tells, counters))
+                let coalesced = coalesced(before, after, 1 + u64::from(next_free), absorbed_bytes);
+                let peaks_stale = coalesced.count(self.tells, counters);
+                self.sets.free.resize(prev, absorbed_bytes + size, blocks, |_| ());
+                (prev, peaks_stale)
             }
         }
     }
