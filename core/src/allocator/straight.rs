@@ -1,9 +1,9 @@
 //! The straight path: requests and frees that one heap serves by the plain rules, in one function
 //! without calls. It does all of a request or a free, or declines and has changed nothing.
 //!
-//! It is inlined into [`Allocator::malloc`] and [`Allocator::free`], and into the functions of other
-//! languages' interfaces. It calls nothing but the walks of sorted lists, so its values stay in
-//! registers, and its results fit into one.
+//! It is inlined into [`Allocator::malloc`] and [`Allocator::free`], and into the functions of
+//! other languages' interfaces. It calls nothing but the walks of sorted lists, so its values stay
+//! in registers, and its results fit into one.
 
 use crate::allocator::{Allocator, Begun};
 use crate::arena::OnDevice;
