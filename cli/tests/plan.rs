@@ -54,6 +54,20 @@ fn a_table() {
 }
 
 #[test]
+fn the_exact_search_says_that_a_problem_is_too_large_for_it() {
+    let folder = folder("plan_too_large");
+    let rows: String = (0..3000).fold("id,lower,upper,size\n".to_owned(), |mut text, id| {
+        writeln!(text, "{id},0,1,1").expect("a string");
+        text
+    });
+    let file = write(&folder, "large.csv", &rows);
+    let alone = plan(["--algorithm", "exact"], &file);
+    assert_eq!(alone.status, 1, "{}", alone.errors);
+    assert!(alone.errors.contains("the problem is too large for the exact search; the portfolio"), "{}", alone.errors);
+    assert_eq!(line([], &file)["optimal"], json!(true));
+}
+
+#[test]
 fn memory_is_planned_into_the_gaps_of_a_buffer() {
     let folder = folder("plan_gaps");
     // `b` is in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.

@@ -4,7 +4,7 @@
 //! When another thread finds a plan, a run continues, unless this plan is within the capacity of
 //! the run.
 
-use crate::exact::{Instance, PATIENCE, Progress, Search, Skyline, Verdict};
+use crate::exact::{Instance, PATIENCE, Progress, Search, Verdict};
 use crate::portfolio::{Job, Standing, job};
 use crate::{Algorithm, Chains, Plan, Problem, Unusable, Watch};
 use alloc::sync::Arc;
@@ -113,9 +113,6 @@ struct Race<'a> {
     bound_run: AtomicU64,
     /// The work of those runs so far.
     bound_work: AtomicU64,
-    /// The order of the next placement after the last job, for a problem that is too large for the
-    /// search.
-    dives: AtomicU64,
     nodes: AtomicU64,
     over: AtomicBool,
 }
@@ -138,7 +135,6 @@ impl<'a> Race<'a> {
             next: AtomicU64::new(0),
             bound_run: AtomicU64::new(0),
             bound_work: AtomicU64::new(0),
-            dives: AtomicU64::new(0),
             nodes: AtomicU64::new(0),
             over: AtomicBool::new(false),
         };
@@ -177,21 +173,11 @@ impl<'a> Race<'a> {
         let mut search = None;
         while !self.stop() {
             match self.job() {
-                None if self.end.is_none() => break,
-                // The problem is too large for the search. Its later orders have noise, and each
-                // gives another plan.
-                None => {
-                    let skyline = Skyline(self.dives.fetch_add(1, Ordering::Relaxed));
-                    if let Some(plan) = skyline.plan(self.problem, &mut Stop(self)) {
-                        self.keep(plan, skyline.name(), news);
-                    }
-                }
-                Some(Job::Heuristic(algorithm)) => {
-                    if let Some(plan) = algorithm.plan(self.problem, &mut Stop(self)) {
-                        self.keep(plan, algorithm.name(), news);
-                    }
-                }
-                Some(Job::Run(run)) => {
+                // Nothing but a deadline would end these.
+                Job::Dive(_) if self.end.is_none() => break,
+                Job::Dive(skyline) => self.plan(&skyline, news),
+                Job::Heuristic(algorithm) => self.plan(algorithm, news),
+                Job::Run(run) => {
                     if search.is_none() {
                         search = self.instance().map(|instance| Search::new(Arc::clone(instance)));
                         search.iter_mut().for_each(|search| self.search_at_bound(search, news));
@@ -206,10 +192,16 @@ impl<'a> Race<'a> {
         self.nodes.fetch_add(search.map_or(0, |search| search.nodes()), Ordering::Relaxed);
     }
 
-    fn job(&self) -> Option<Job> {
+    fn plan(&self, algorithm: &dyn Algorithm, news: &Sender<News>) {
+        if let Some(plan) = algorithm.plan(self.problem, &mut Stop(self)) {
+            self.keep(plan, algorithm.name(), news);
+        }
+    }
+
+    fn job(&self) -> Job {
         let (number, buffers) = (self.next.fetch_add(1, Ordering::Relaxed), self.problem.buffers.len());
         match job(number, buffers, true) {
-            Some(Job::Run(_)) if self.instance().is_none() => job(number, buffers, false),
+            Job::Run(_) if self.instance().is_none() => job(number, buffers, false),
             job => job,
         }
     }
@@ -290,10 +282,12 @@ impl Watch for Stop<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{fits, minimise, solve};
+    use super::{Race, fits, minimise, solve};
     use crate::exact::Verdict;
     use crate::{Buffer, Problem, Unusable, verify};
     use alloc::vec::Vec;
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc::channel;
     use std::time::Duration;
 
     /// `MiniMalloc`'s tricky problem: at most 4 bytes live at once, and 5 are needed.
@@ -334,6 +328,24 @@ mod tests {
     fn no_time_is_no_answer() {
         let (outcome, verdict) = fits(&tricky(), 4, 2, Some(Duration::ZERO), &mut |_, _, _| {});
         assert_eq!((outcome.plan, verdict), (None, Verdict::Undecided));
+    }
+
+    #[test]
+    fn a_problem_too_large_for_the_search_is_planned_until_the_deadline() {
+        let problem = tricky();
+        let race = Race::new(&problem, None, Some(Duration::from_secs(3600)));
+        assert!(race.instance.set(None).is_ok(), "the search refuses the problem");
+        let (sender, _receiver) = channel();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| race.work(&sender));
+            // More jobs than there are algorithms.
+            while race.next.load(Ordering::Relaxed) < 100 {
+                assert!(!thread.is_finished(), "only {} jobs", race.next.load(Ordering::Relaxed));
+                std::thread::yield_now();
+            }
+            race.over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(race.outcome().plan.map(|plan| plan.peak), Some(5));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 /// Skyline placement in the order of the search run with this number.
+#[derive(Clone, Copy)]
 pub struct Skyline(pub u64);
 
 impl Algorithm for Skyline {

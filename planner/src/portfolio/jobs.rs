@@ -16,6 +16,9 @@ pub enum Job {
     Heuristic(&'static (dyn Algorithm + Sync)),
     /// A run of the exact search.
     Run(u64),
+    /// A placement by skyline in another order, where the exact search refuses the problem. The
+    /// orders have noise, and each gives another plan.
+    Dive(Skyline),
 }
 
 /// The algorithms that need milliseconds for a thousand buffers.
@@ -43,16 +46,17 @@ const OPENING: u64 = 32;
 /// The largest number of buffers for the last two algorithms. With more buffers, both need minutes.
 const FEW: usize = 2000;
 
-/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` says
-/// whether the exact search accepts the problem.
-pub fn job(number: u64, buffers: usize, searchable: bool) -> Option<Job> {
+/// Returns the job of a number, counted from 0. The jobs have no end. `searchable` says whether the
+/// exact search accepts the problem.
+pub fn job(number: u64, buffers: usize, searchable: bool) -> Job {
     let slow = if buffers > FEW { SLOW.len() - 2 } else { SLOW.len() } as u64;
     let (quick, opening) = (QUICK.len() as u64, if searchable { OPENING } else { 0 });
-    let heuristic = |list: &[&'static (dyn Algorithm + Sync)], index: u64| Some(Job::Heuristic(list[index as usize]));
+    let heuristic = |list: &[&'static (dyn Algorithm + Sync)], index: u64| Job::Heuristic(list[index as usize]);
     match number {
         _ if number < quick => heuristic(&QUICK, number),
-        _ if number < quick + opening => Some(Job::Run(number - quick)),
+        _ if number < quick + opening => Job::Run(number - quick),
         _ if number < quick + opening + slow => heuristic(&SLOW, number - quick - opening),
-        _ => searchable.then_some(Job::Run(number - quick - slow)),
+        _ if searchable => Job::Run(number - quick - slow),
+        _ => Job::Dive(Skyline(number - quick - slow)),
     }
 }

@@ -11,7 +11,7 @@ mod standing;
 pub use jobs::{Job, job};
 pub use standing::Standing;
 
-use super::exact::{Instance, PATIENCE, Progress, Search};
+use super::exact::{Instance, PATIENCE, Progress, Search, Skyline};
 use super::{Algorithm, Chains, Plan, Problem, Watch};
 use alloc::sync::Arc;
 
@@ -96,13 +96,14 @@ impl<'a> Portfolio<'a> {
             self.search_on(watch);
         } else {
             match self.job() {
-                None => self.finished = true,
-                Some(Job::Heuristic(algorithm)) => {
+                // A portfolio without threads has no deadline, so it ends here.
+                Job::Dive(_) => self.finished = true,
+                Job::Heuristic(algorithm) => {
                     if let Some(plan) = algorithm.plan(self.problem, &mut StopOnly(watch)) {
                         self.keep(plan, algorithm.name(), watch);
                     }
                 }
-                Some(Job::Run(run)) => {
+                Job::Run(run) => {
                     let capacity = self.standing.target(run);
                     self.running = Some(capacity);
                     if let Some(search) = &mut self.search {
@@ -120,20 +121,21 @@ impl<'a> Portfolio<'a> {
         while self.step(watch) && !watch.stop() {}
     }
 
-    fn job(&mut self) -> Option<Job> {
+    fn job(&mut self) -> Job {
         let number = self.next;
         self.next += 1;
-        let job = if self.heuristics {
-            job(number, self.problem.buffers.len(), self.search.is_some() || !self.prepared)
-        } else {
-            Some(Job::Run(number))
+        let searchable = self.search.is_some() || !self.prepared;
+        let job = match self.heuristics {
+            true => job(number, self.problem.buffers.len(), searchable),
+            false if searchable => Job::Run(number),
+            false => Job::Dive(Skyline(number)),
         };
-        if !self.prepared && matches!(job, Some(Job::Run(_))) {
+        if !self.prepared && matches!(job, Job::Run(_)) {
             self.prepared = true;
             self.search = Instance::of(Chains::of(self.problem)).map(|instance| Search::new(Arc::new(instance)));
             if self.search.is_none() {
                 self.next = number;
-                return if self.heuristics { self.job() } else { None };
+                return self.job();
             }
         }
         job

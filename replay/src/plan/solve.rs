@@ -34,6 +34,9 @@ pub struct Solved {
     pub optimal: bool,
     /// Name of the algorithm that found the plan.
     pub algorithm: &'static str,
+    /// Whether the problem is too large for the exact search, and no other algorithm was to plan
+    /// it.
+    pub refused: bool,
     /// Time for planning in seconds.
     pub seconds: f64,
 }
@@ -92,7 +95,8 @@ fn exact(problem: &Problem, deadline: Option<Duration>, improved: &mut dyn FnMut
     let lower_bound = portfolio.lower_bound();
     portfolio.run(&mut Until { end, improved: &mut |plan| improved(plan, lower_bound, EXACT) });
     let (lower_bound, optimal) = (portfolio.lower_bound(), portfolio.optimal());
-    Solved { plan: portfolio.into_best(), lower_bound, optimal, algorithm: EXACT, seconds: 0.0 }
+    let refused = portfolio.finished() && portfolio.best().is_none();
+    Solved { plan: portfolio.into_best(), lower_bound, optimal, algorithm: EXACT, refused, seconds: 0.0 }
 }
 
 fn one(
@@ -107,7 +111,7 @@ fn one(
     let mut watch = Until { end, improved: &mut |plan| improved(plan, lower_bound, name) };
     let plan = algorithm.plan(problem, &mut watch);
     let optimal = plan.as_ref().is_some_and(|plan| plan.peak == lower_bound);
-    Solved { plan, lower_bound, optimal, algorithm: name, seconds: 0.0 }
+    Solved { plan, lower_bound, optimal, algorithm: name, refused: false, seconds: 0.0 }
 }
 
 /// Stops an algorithm at the deadline.
@@ -167,6 +171,6 @@ impl Solved {
 impl From<Outcome> for Solved {
     fn from(outcome: Outcome) -> Self {
         let Outcome { plan, lower_bound, optimal, algorithm, .. } = outcome;
-        Self { plan, lower_bound, optimal, algorithm, seconds: 0.0 }
+        Self { plan, lower_bound, optimal, algorithm, refused: false, seconds: 0.0 }
     }
 }

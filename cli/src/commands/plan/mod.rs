@@ -222,7 +222,7 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
         complain!("{}: {what}", title(file, &task));
     };
     match (&solved.plan, answer) {
-        (None, None) if solved.seconds < args.deadline.as_secs_f64() => {
+        (None, None) if solved.refused => {
             complain(
                 "no plan was found: the problem is too large for the exact search; the portfolio plans it without",
             );
