@@ -152,7 +152,7 @@ fn every_algorithm_by_its_name() {
         assert!(name == "portfolio" || line["algorithm"] == json!(name), "{line}");
         names.push(name);
     }
-    for name in ["portfolio", "pushdown", "best-fit", "interval-move", "squeeze", "hill-climb", "greedy-size"] {
+    for name in ["portfolio", "pushdown", "best-fit", "interval-move", "squeeze", "squeaky-wheel", "greedy-size"] {
         assert!(names.contains(&name), "{names:?}");
     }
 }

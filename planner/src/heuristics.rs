@@ -6,10 +6,11 @@ use super::greedy::Greedy;
 use super::hill_climb::HillClimb;
 use super::interval_move::IntervalMove;
 use super::pushdown::Pushdown;
+use super::squeaky_wheel::SqueakyWheel;
 use super::squeeze::Squeeze;
 
 /// All heuristics. Those that are slowest with many buffers come last.
-pub static HEURISTICS: [&(dyn Algorithm + Sync); 11] = [
+pub static HEURISTICS: [&(dyn Algorithm + Sync); 12] = [
     &Pushdown,
     &BestFit,
     &Squeeze,
@@ -19,6 +20,7 @@ pub static HEURISTICS: [&(dyn Algorithm + Sync); 11] = [
     &Greedy::Birth,
     &Greedy::LowestSize,
     &Greedy::LowestScale,
+    &SqueakyWheel,
     &HillClimb::TVM,
     &IntervalMove,
 ];

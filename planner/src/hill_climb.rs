@@ -9,6 +9,7 @@
 use super::first_fit::fill;
 use super::greedy::Greedy;
 use super::placer::Placer;
+use super::random::SplitMix64;
 use super::{Algorithm, Chain, Chains, Plan, Problem, Watch, lower_bound};
 use alloc::vec::Vec;
 
@@ -80,7 +81,7 @@ struct Climb<'a> {
     order: Vec<u32>,
     /// For each chain, the position in `order`.
     position: Vec<u32>,
-    random: ClimbRandom,
+    random: SplitMix64,
 }
 
 impl<'a> Climb<'a> {
@@ -90,7 +91,7 @@ impl<'a> Climb<'a> {
         for (at, &chain) in order.iter().enumerate() {
             position[chain as usize] = at as u32;
         }
-        Self { chains, placer: Placer::new(chains), order, position, random: ClimbRandom(0) }
+        Self { chains, placer: Placer::new(chains), order, position, random: SplitMix64(0) }
     }
 
     /// Swaps the chains at two positions of the order.
@@ -122,33 +123,5 @@ impl<'a> Climb<'a> {
         let earlier = self.order[..before as usize].iter().copied();
         let near = earlier.filter(|&other| other != chain && other != except && lives_with(&all[other as usize]));
         self.random.one_of(near)
-    }
-}
-
-/// Pseudo-random numbers by `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, 2014). The seed is always 0.
-struct ClimbRandom(u64);
-
-impl ClimbRandom {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Draws a number below `bound`; `bound` is not 0.
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// Draws an item of an iterator. Returns `None` if the iterator is empty.
-    fn one_of(&mut self, mut some: impl Iterator<Item = u32> + Clone) -> Option<u32> {
-        let count = some.clone().count() as u64;
-        if count == 0 {
-            return None;
-        }
-        some.nth(self.below(count) as usize)
     }
 }

@@ -284,6 +284,7 @@ impl Watch for Stop<'_> {
 mod tests {
     use super::{Race, fits, minimise, solve};
     use crate::exact::Verdict;
+    use crate::squeaky_wheel::tests::cut;
     use crate::{Buffer, Problem, Unusable, verify};
     use alloc::vec::Vec;
     use std::sync::atomic::Ordering;
@@ -353,31 +354,6 @@ mod tests {
         let outcome = solve(&tricky(), Duration::MAX).expect("a problem");
         assert_eq!((outcome.plan.map(|plan| plan.peak), outcome.optimal), (Some(5), true));
         assert_eq!(solve(&Problem::default(), Duration::MAX).map(|outcome| outcome.nodes), Err(Unusable::Empty));
-    }
-
-    /// Returns a rectangle of time and address that is cut into `pieces` buffers at random, so that
-    /// all of it is in use at every step.
-    fn cut(pieces: usize, mut seed: u64) -> Problem {
-        let mut random = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
-        let mut parts = alloc::vec![(0, 1000, 0, 1000)];
-        while parts.len() < pieces {
-            let at = random(parts.len() as u64) as usize;
-            let (start, end, low, high) = parts[at];
-            if random(2) == 0 && end - start > 1 {
-                let middle = start + 1 + random(end - start - 1);
-                parts[at] = (start, middle, low, high);
-                parts.push((middle, end, low, high));
-            } else if high - low > 1 {
-                let middle = low + 1 + random(high - low - 1);
-                parts[at] = (start, end, low, middle);
-                parts.push((start, end, middle, high));
-            }
-        }
-        let buffer = |(start, end, low, high)| Buffer { start, end, size: high - low, alignment: 1, fixed: None };
-        Problem { buffers: parts.into_iter().map(buffer).collect(), ..Problem::default() }
     }
 
     #[test]

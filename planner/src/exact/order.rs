@@ -9,6 +9,7 @@
 use super::instance::Item;
 use super::span::Span;
 use crate::levels::Levels;
+use crate::random::SplitMix64;
 use alloc::vec::Vec;
 
 /// The rule that picks the next buffer.
@@ -87,7 +88,7 @@ fn luby(index: u64) -> u64 {
 impl Order {
     /// Builds the order of a run. `load` has the load of each section.
     pub(super) fn of(run: u64, items: &[Item], load: &[u64]) -> Self {
-        let mut random = OrderRandom::new(run);
+        let mut random = SplitMix64(run);
         let many = items.len() > MANY;
         // The first runs use the keys unchanged. Later runs draw a list of keys and add noise.
         let plain = run < ORDERS.len() as u64;
@@ -156,31 +157,5 @@ impl SpanLoads {
 
     fn sum(&self, span: Span) -> u128 {
         self.before[span.last as usize + 1] - self.before[span.first as usize]
-    }
-}
-
-/// Pseudo-random numbers by Vigna's `SplitMix64`.
-struct OrderRandom(u64);
-
-impl OrderRandom {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((self.next() >> 32) * bound) >> 32
-    }
-
-    /// Draws a number from 0 up to, but not including, 1.
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -7,6 +7,7 @@ use crate::greedy::Greedy;
 use crate::hill_climb::HillClimb;
 use crate::interval_move::IntervalMove;
 use crate::pushdown::Pushdown;
+use crate::squeaky_wheel::SqueakyWheel;
 use crate::squeeze::Squeeze;
 
 /// A job of a portfolio.
@@ -26,8 +27,9 @@ static QUICK: [&(dyn Algorithm + Sync); 5] =
     [&Pushdown, &Greedy::LowestScale, &Greedy::Conflicts, &Greedy::Size, &Greedy::Area];
 
 /// The algorithms that need more time. The last two run only with few buffers.
-static SLOW: [&(dyn Algorithm + Sync); 10] = [
+static SLOW: [&(dyn Algorithm + Sync); 11] = [
     &Greedy::LowestSize,
+    &SqueakyWheel,
     &Skyline(2),
     &Skyline(7),
     &Greedy::Birth,
