@@ -190,6 +190,28 @@ fn a_range_is_exported_as_a_record_that_can_be_replayed() {
 }
 
 #[test]
+fn every_run_writes_the_same_bytes() {
+    let folder = folder("range_bytes");
+    let written = |words: &[&str], run: u32| {
+        let output = folder.join(format!("{}.{run}", words.join("_").replace(":", "_")));
+        let finished = cachalot(words.iter().map(Path::new).chain([&*recording(), Path::new("-o"), &output]));
+        assert_eq!(finished.status, 0, "{words:?}: {}", finished.errors);
+        std::fs::read(output).expect("a file")
+    };
+    let commands: [&[&str]; 5] = [
+        &["view"],
+        &["view", "--from=step:1", "--to=step:1"],
+        &["export", "--to=perfetto"],
+        &["export", "--to=perfetto", "--from=step:1", "--until=step:1"],
+        &["export", "--to=pprof"],
+    ];
+    for words in commands {
+        let first = written(words, 0);
+        assert!((1..4).all(|run| written(words, run) == first), "{words:?}");
+    }
+}
+
+#[test]
 fn a_bad_range_is_an_error_that_says_what_there_is() {
     for (arguments, what) in [
         (&["inspect", "--from=9,000"][..], "--from: there is no event 9000: the history has 3341 events"),

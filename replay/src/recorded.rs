@@ -113,7 +113,7 @@ impl<'t> RecordFold<'t> {
         for segment in trace.start.iter().flat_map(|start| &start.segments) {
             let end = segment.address.saturating_add(segment.total_size);
             let page = fold.page(segment);
-            fold.memory.insert(segment.address, Part { end, page, of: (segment.stream, is_private(segment)) });
+            fold.memory.insert(segment.address, Part { end, page, of: (segment.stream, segment.is_private()) });
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
                 let pending = block.state == BlockState::ActivePendingFree;
                 let size = freed.get(&block.address).copied().unwrap_or(block.size);
@@ -167,16 +167,11 @@ impl HistoryReader for RecordReader<'_> {
     }
 }
 
-/// Returns whether the pool of a segment is not the default pool.
-fn is_private(segment: &Segment) -> bool {
-    segment.segment_pool_id != (0, 0)
-}
-
 /// Returns the bytes of the segments that were idle before the first event, that no request used,
 /// and that were held before event number `peak`. Private pools keep theirs.
 fn unused(trace: &Trace, peak: usize) -> u64 {
     let is_idle = |segment: &&Segment| {
-        !is_private(segment) && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
+        !segment.is_private() && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
     };
     let mut idle = Memory::default();
     for segment in trace.start.iter().flat_map(|start| &start.segments).filter(is_idle) {

@@ -70,7 +70,7 @@ mod take;
 pub use {
     file::{Format, ReadError, read, read_all_from, read_all_with, read_from, read_with, write, write_file},
     frames::Origin,
-    model::{Annotation, Block, Details, Event, PastAllocation, Segment, Settings, Snapshot, Text},
+    model::{Annotation, Block, Details, Event, PastAllocation, Segment, Settings, Snapshot, Text, is_private},
     other::Other,
     stack::{Frame, Stack},
     stream::Each,

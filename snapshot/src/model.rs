@@ -103,6 +103,18 @@ pub struct Segment {
     pub other: Other,
 }
 
+impl Segment {
+    /// Returns whether the pool is known, and not the default pool.
+    pub fn is_private(&self) -> bool {
+        is_private(self.segment_pool_id)
+    }
+}
+
+/// Returns whether a pool is known, and not the default pool.
+pub fn is_private(pool: Option<(u64, u64)>) -> bool {
+    pool.is_some_and(|pool| pool != (0, 0))
+}
+
 /// A block. Sizes are in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Block {

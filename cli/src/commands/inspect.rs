@@ -13,7 +13,7 @@ use cachalot_replay::inspect::{
 use cachalot_replay::range::{self, HistoryRange};
 use cachalot_replay::trace::{BadInput, Trace, snapshot};
 use cachalot_replay::tune::{self, Stuck};
-use cachalot_snapshot::{Segment, Snapshot};
+use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -309,9 +309,8 @@ fn traces(
 /// more.
 fn private_pools(snapshot: &Snapshot, device: i64) -> Option<String> {
     let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
-    let is_private = |segment: &&Segment| segment.segment_pool_id.is_some_and(|pool| pool != (0, 0));
     let all: u64 = segments.clone().map(|segment| segment.total_size).sum();
-    let private: u64 = segments.filter(is_private).map(|segment| segment.total_size).sum();
+    let private: u64 = segments.filter(|segment| segment.is_private()).map(|segment| segment.total_size).sum();
     (private as f64 > 0.02 * all as f64).then(|| {
         let (private, all) = (show(private), show(all));
         format!(

@@ -53,7 +53,7 @@ struct Backward<'s> {
     numbers: HashMap<Placement, u32>,
     places: Vec<Placement>,
     /// The blocks that are not free, by address.
-    open: HashMap<u64, Life<'s>>,
+    open: BTreeMap<u64, Life<'s>>,
 }
 
 impl History {
@@ -63,7 +63,7 @@ impl History {
         let trace = usize::try_from(device).ok().and_then(|device| snapshot.device_traces.get(device));
         let trace = trace.map_or(&[][..], |trace| trace);
         let memory = past::at_end(snapshot, device);
-        let mut back = Backward { memory, numbers: HashMap::new(), places: Vec::new(), open: HashMap::new() };
+        let mut back = Backward { memory, numbers: HashMap::new(), places: Vec::new(), open: BTreeMap::new() };
         back.open_last(snapshot, device);
         let undo = past::Undo::of(snapshot, trace);
         let mut steps = Vec::with_capacity(trace.len());

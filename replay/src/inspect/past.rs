@@ -28,7 +28,7 @@ impl Placement {
 
     /// Returns whether the pool is known, and not the default pool.
     pub(super) fn is_private(self) -> bool {
-        self.pool.is_some_and(|pool| pool != (0, 0))
+        cachalot_snapshot::is_private(self.pool)
     }
 }
 

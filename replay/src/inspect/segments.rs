@@ -76,13 +76,8 @@ pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (i64, u64, Fre
         let free = free_of(segment, large_page);
         let (idle, holes) = (free.idle.min(reserved), free.holes.min(reserved));
         let free = FreeMemory { idle, holes, ..free };
-        (reserved > 0).then_some((segment.device, reserved, free, is_private(segment)))
+        (reserved > 0).then_some((segment.device, reserved, free, segment.is_private()))
     })
-}
-
-/// Returns whether the pool of a segment is known, and not the default pool.
-pub(super) fn is_private(segment: &Segment) -> bool {
-    segment.segment_pool_id.is_some_and(|pool| pool != (0, 0))
 }
 
 /// Returns the free memory of a segment.

@@ -62,7 +62,7 @@ pub(super) fn totals(snapshot: &Snapshot, since: &Since) -> Vec<Totals> {
         let reserved = segment.total_size - parked;
         totals.parked += parked;
         totals.reserved += reserved;
-        let is_private = super::segments::is_private(segment);
+        let is_private = segment.is_private();
         if is_private {
             totals.reserved_private += reserved;
         }

@@ -7,11 +7,11 @@ use crate::memory::{self, Action, Frees, HistoryReader, Memory, Part};
 use cachalot_core::rounding::SMALL_SEGMENT;
 use cachalot_snapshot::{Annotation, Block, Event, Segment, Snapshot, Stack};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The stacks of the blocks that were allocated before a range and are there when it begins, by
-/// device and address.
-pub type EarlierStacks = HashMap<(i64, u64), Stack>;
+/// device and address. Sorted, because the readers number the stacks in this order.
+pub type EarlierStacks = BTreeMap<(i64, u64), Stack>;
 
 /// The number of no segment and of no block.
 const NONE: usize = usize::MAX;

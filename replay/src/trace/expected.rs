@@ -59,6 +59,13 @@ pub struct Segment {
     pub blocks: Vec<ExpectedBlock>,
 }
 
+impl Segment {
+    /// Returns whether the pool is not the default pool.
+    pub fn is_private(&self) -> bool {
+        cachalot_snapshot::is_private(Some(self.segment_pool_id))
+    }
+}
+
 /// A block of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedBlock {

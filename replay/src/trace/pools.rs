@@ -52,8 +52,7 @@ fn pool_beside(memory: &Memory<Placed, ()>, address: u64, part: &Part<Placed>) -
 /// releases of memory in no known pool. Does nothing for a record without private pools: all of it
 /// is of the default pool, as far as anybody knows.
 pub(super) fn fill(events: &mut [Event], pools: &mut Pools, segments: &[Segment]) -> u64 {
-    let is_private = |segment: &Segment| segment.segment_pool_id != (0, 0);
-    if !pools.any_private() && !segments.iter().any(is_private) {
+    if !pools.any_private() && !segments.iter().any(Segment::is_private) {
         return 0;
     }
     let mut memory = Memory::default();

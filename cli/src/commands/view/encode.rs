@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ptr;
 
@@ -66,7 +66,7 @@ struct Header<'a> {
     marks: Vec<Mark<'a>>,
     texts: Vec<String>,
     /// Notes by number of the stack.
-    notes: HashMap<u32, &'a str>,
+    notes: BTreeMap<u32, &'a str>,
     columns: Vec<(&'static str, usize)>,
 }
 
@@ -154,9 +154,9 @@ impl<'a> PageStacks<'a> {
         self.numbers.get(&stack).copied().unwrap_or(self.shown.len() as u32)
     }
 
-    fn notes(&self) -> HashMap<u32, &'a str> {
+    fn notes(&self) -> BTreeMap<u32, &'a str> {
         let note = |(number, &stack): (u32, &u32)| Some((number, cut(self.stacks.get(stack).note.as_deref()?)));
-        let mut notes: HashMap<u32, &str> = (0..).zip(&self.shown).filter_map(note).collect();
+        let mut notes: BTreeMap<u32, &str> = (0..).zip(&self.shown).filter_map(note).collect();
         notes.insert(self.shown.len() as u32, FURTHER);
         notes
     }

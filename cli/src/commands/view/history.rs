@@ -48,7 +48,7 @@ impl Names {
 
     /// Returns whether a pool is known, and not the default pool.
     pub(super) fn is_private(&self, pool: u16) -> bool {
-        self.pools.get(usize::from(pool)).is_some_and(|id| *id != (0, 0))
+        cachalot_snapshot::is_private(self.pools.get(usize::from(pool)).copied())
     }
 
     /// Returns the number of a pool.
