@@ -45,8 +45,9 @@ pub enum Untold {
     /// The record has no stacks, and this many percent of the peak are blocks of a step with the
     /// size of a lasting block.
     Sizes(u64),
-    /// The record has no backward pass, and this many percent of the peak are blocks that its equal
-    /// parts requested and kept, as the layers of a forward pass do.
+    /// The record has no backward pass, and of the blocks at the peak that may grow, this many
+    /// percent are blocks that its equal parts requested and kept, as the layers of a forward pass
+    /// do.
     Kept(u64),
 }
 
@@ -62,7 +63,8 @@ impl fmt::Display for Untold {
                 write!(f, "it has no stacks, and {percent} % of its peak have the sizes of weights but live for a step")
             }
             Self::Kept(percent) => {
-                write!(f, "it has no backward pass, and {percent} % of its peak are blocks that it kept to its end")
+                let what = "it has no backward pass, and kept to its end";
+                write!(f, "{what} {percent} % of what may grow at its peak, as one forward pass does")
             }
         }
     }
@@ -130,8 +132,10 @@ impl Growth {
             // pass, for what stays.
             let is_kept = |at: usize| at >= kinds.first && requests[at].freed_at.is_none();
             let (kept, _) = at_peak(program, is_kept, |_| false);
-            if percent(kept) > MOST_UNKNOWN {
-                return Err(Untold::Kept(percent(kept)));
+            // Beside the weights they may be little, and still most of another batch.
+            let percent = kept.saturating_mul(100) / (kept + growth.growing_bytes).max(1);
+            if percent > MOST_UNKNOWN {
+                return Err(Untold::Kept(percent));
             }
         }
         // Places and passes tell for certain, so a small part is one.
