@@ -188,4 +188,10 @@ fn free_memory_of_a_graph_is_none_for_a_failed_request() {
         ["if_released", "largest_free_elsewhere", "missing"].map(|key| failure[key].as_u64().expect(key) / MIB);
     assert_eq!((figures, &failure["remedies"]), ([300, 0, 700], &json!([])));
     assert_eq!(failure["private_pools"], json!([[0, 1]]));
+    // If recording begins after the capture, no event tells of the pool, and it is held all the
+    // same.
+    let later = [&events[..2], &events[6..]].concat();
+    let text = run(&["inspect", "--wide"], &written("failed_later", &segments, &later)).output;
+    assert!(text.contains(" 4.69 GiB of the free memory are in the private pool of a CUDA graph"), "{text}");
+    assert!(text.contains("Enough would have been 5.76 GiB for this process, which had 5.08 GiB."), "{text}");
 }

@@ -22,6 +22,10 @@ pub struct RecordedPeaks {
     /// no request of the history used, and that were still held at the peak: without them, the
     /// history would have been the same. 0 for a record that does not have its segments.
     pub idle_before_bytes: u64,
+    /// Bytes of the segments of private pools that were idle before the first event, that no
+    /// request of the history used, and that were still held when the first request failed. A
+    /// replay starts without them, and they count for the limit.
+    pub kept_before_bytes: u64,
     /// Whether the first failed request was refused although the device had enough free memory: by
     /// a limit of the process.
     pub was_refused_by_limit: bool,
@@ -68,7 +72,7 @@ impl RecordedPeaks {
                 Action::OutOfMemory => {
                     recorded.ooms += 1;
                     recorded.largest_failed_bytes = recorded.largest_failed_bytes.max(event.size);
-                    refused_at.get_or_insert((walk.memory.reserved(), event.size));
+                    refused_at.get_or_insert((walk.memory.reserved(), event.size, number));
                 }
                 _ => {}
             }
@@ -80,7 +84,7 @@ impl RecordedPeaks {
                 (most, fullest) = (in_use(&walk), number + 1);
             }
         }
-        recorded.idle_before_bytes = if trace.is_rebuilt { 0 } else { unused(trace, reserved_at) };
+        recorded.idle_before_bytes = if trace.is_rebuilt { 0 } else { unused(trace, reserved_at, false) };
         recorded.peak_reserved_bytes = trace.stated_peak_bytes.unwrap_or(recorded.peak_reserved_bytes);
         let mut again = fold();
         (0..fullest).for_each(|number| again.apply(number));
@@ -88,7 +92,8 @@ impl RecordedPeaks {
         // A log of calls alone does not tell what was held when a request failed.
         let tells_reserved = trace.expected.as_ref().is_none_or(|end| !end.end_is_unknown);
         recorded.tells_limit = recorded.limit_bytes.is_some() || (refused_at.is_some() && tells_reserved);
-        if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
+        recorded.kept_before_bytes = refused_at.map_or(0, |(_, _, number)| unused(trace, number, true));
+        if let (None, Some((reserved, wanted, _))) = (recorded.limit_bytes, refused_at) {
             // A device with enough free memory refused for a limit, which is above all that was
             // held.
             recorded.was_refused_by_limit = trace.device_free.is_some_and(|free| free >= wanted);
@@ -167,11 +172,11 @@ impl HistoryReader for RecordReader<'_> {
     }
 }
 
-/// Returns the bytes of the segments that were idle before the first event, that no request used,
-/// and that were held before event number `peak`. Private pools keep theirs.
-fn unused(trace: &Trace, peak: usize) -> u64 {
+/// Returns the bytes of the segments of private pools, or of the others, that were idle before the
+/// first event, that no request used, and that were held before event number `peak`.
+fn unused(trace: &Trace, peak: usize, is_private: bool) -> u64 {
     let is_idle = |segment: &&Segment| {
-        !segment.is_private() && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
+        segment.is_private() == is_private && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
     };
     let mut idle = Memory::default();
     for segment in trace.start.iter().flat_map(|start| &start.segments).filter(is_idle) {

@@ -195,7 +195,8 @@ pub fn answer_of(trace: &Trace) -> Answer {
         };
         let baseline = replay::recorded_config(trace).map_err(refused)?;
         let program = replay::program(trace).map_err(refused)?;
-        let part = Part { name: trace.name.clone(), program, limit: recorded.limit_bytes, ..Part::default() };
+        let limit = recorded.limit_bytes.map(|limit| limit.saturating_sub(recorded.kept_before_bytes));
+        let part = Part { name: trace.name.clone(), program, limit, ..Part::default() };
         let question = Question {
             part: &part,
             baseline: &baseline,
@@ -314,12 +315,14 @@ fn advised(measured: &[(Candidate, Cost)], found: &Answer, present_ooms: u64) ->
 fn rescues(question: &Question<'_>, found: &Answer, run: impl Fn(&Config, Option<u64>) -> Option<Cost>) -> Vec<Rescue> {
     let Question { part, baseline, limit_is_setting: is_setting, .. } = *question;
     let mut rescues = Vec::new();
-    if let Some(instead_of_bytes) = part.limit
+    let kept = question.recorded.map_or(0, |recorded| recorded.kept_before_bytes);
+    if let Some(limit) = part.limit
         && let Some(free) = run(baseline, None).filter(|cost| cost.ooms == 0)
         && run(baseline, Some(free.reserved_bytes)).is_some_and(|cost| cost.ooms == 0)
-        && free.reserved_bytes > instead_of_bytes
+        && free.reserved_bytes > limit
     {
-        rescues.push(Rescue::Limit { limit_bytes: free.reserved_bytes, instead_of_bytes, is_setting });
+        let [limit_bytes, instead_of_bytes] = [free.reserved_bytes, limit].map(|bytes| bytes + kept);
+        rescues.push(Rescue::Limit { limit_bytes, instead_of_bytes, is_setting });
     }
     rescues.extend(found.better.clone().filter(|better| better.ooms == 0).map(Rescue::Setting));
     let config = cachalot_policies::parse(ONE_PIECE).ok().filter(|config| config != baseline);
