@@ -106,6 +106,32 @@ fn every_table_fits_the_terminal_with_at_most_six_columns() {
 }
 
 #[test]
+fn a_pipe_has_the_width_of_the_terminal_behind_it_and_a_file_has_not() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{Winsize, tcsetwinsize};
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("a terminal of ours");
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).expect("a size");
+    let name = ptsname(&terminal, Vec::new()).expect("a name").into_string().expect("UTF-8");
+    let messages = || fs::OpenOptions::new().write(true).open(&name).expect("the terminal");
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().expect("lines");
+    let command = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        command.args(["inspect", "--frames=0", "tests/traces/multistream_prefetch__stacks.pickle.gz"]);
+        command.env_remove("COLUMNS").current_dir(root()).stderr(messages());
+        command
+    };
+    let piped = command().output().expect("it runs");
+    let piped = String::from_utf8(piped.stdout).expect("UTF-8");
+    assert!((60..=80).contains(&widest(&piped)), "{piped}");
+    let path = folder("terminal_file").join("report.txt");
+    assert!(command().stdout(fs::File::create(&path).expect("a file")).status().expect("it runs").success());
+    let file = fs::read_to_string(path).expect("a report");
+    assert!((81..=100).contains(&widest(&file)), "{file}");
+}
+
+#[test]
 fn wide_tables_have_every_column_once_and_a_line_for_each_row() {
     for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 16, 5, 10, 10, 7]) {
         let finished = run(&[*arguments, &["--wide"]].concat(), &[("COLUMNS", "80")]);

@@ -12,7 +12,9 @@
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, TableComponent, presets};
-use std::io::IsTerminal;
+use rustix::fs::{FileType, fstat};
+use std::io::{stderr, stdout};
+use terminal_size::terminal_size_of;
 
 /// Most columns of a table without `--wide`.
 const MOST_COLUMNS: usize = 6;
@@ -39,7 +41,7 @@ const TITLES: Style = Style::new().bold();
 #[derive(clap::Args)]
 pub(crate) struct Look {
     /// Show all columns, each row on one line; by default at most 6 columns, fitted to the terminal
-    /// (100 columns wide if the output is no terminal; the variable COLUMNS overrides both)
+    /// (100 columns wide if the output is a file; the variable COLUMNS overrides both)
     #[arg(long, conflicts_with = "json")]
     wide: bool,
 }
@@ -48,8 +50,11 @@ impl Look {
     /// Returns the greatest width of a line, or `None` for no limit.
     fn width(&self) -> Option<usize> {
         let variable = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|&width| width > 0);
+        let is_pipe = || fstat(stdout()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+        // What reads a pipe, such as `less`, shows the text on the terminal that has the messages.
+        let behind_pipe = || if is_pipe() { terminal_size_of(stderr()) } else { None };
         let terminal = || {
-            let size = if std::io::stdout().is_terminal() { terminal_size::terminal_size() } else { None };
+            let size = terminal_size_of(stdout()).or_else(behind_pipe);
             size.map_or(WIDTH_ELSEWHERE, |(width, _)| width.0.into())
         };
         (!self.wide).then(|| variable.unwrap_or_else(terminal))
