@@ -11,7 +11,11 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 fn recording() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/answers/recordings/profile_annotated.pickle.gz")
+    named("profile_annotated")
+}
+
+fn named(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/answers/recordings/{name}.pickle.gz"))
 }
 
 fn read() -> Snapshot {
@@ -192,22 +196,23 @@ fn a_range_is_exported_as_a_record_that_can_be_replayed() {
 #[test]
 fn every_run_writes_the_same_bytes() {
     let folder = folder("range_bytes");
-    let written = |words: &[&str], run: u32| {
-        let output = folder.join(format!("{}.{run}", words.join("_").replace(":", "_")));
-        let finished = cachalot(words.iter().map(Path::new).chain([&*recording(), Path::new("-o"), &output]));
+    let written = |words: &[&str], of: &str, run: u32| {
+        let output = folder.join(format!("{}.{of}.{run}", words.join("_").replace(':', "_")));
+        let finished = cachalot(words.iter().map(Path::new).chain([&*named(of), Path::new("-o"), &output]));
         assert_eq!(finished.status, 0, "{words:?}: {}", finished.errors);
         std::fs::read(output).expect("a file")
     };
-    let commands: [&[&str]; 5] = [
-        &["view"],
-        &["view", "--from=step:1", "--to=step:1"],
-        &["export", "--to=perfetto"],
-        &["export", "--to=perfetto", "--from=step:1", "--until=step:1"],
-        &["export", "--to=pprof"],
+    // A history that begins in the middle, and one with steps.
+    let commands: [(&[&str], &str); 5] = [
+        (&["view"], "overflow"),
+        (&["view", "--from=step:1", "--to=step:1"], "profile_annotated"),
+        (&["export", "--to=perfetto"], "overflow"),
+        (&["export", "--to=perfetto", "--from=step:1", "--until=step:1"], "profile_annotated"),
+        (&["export", "--to=pprof"], "overflow"),
     ];
-    for words in commands {
-        let first = written(words, 0);
-        assert!((1..4).all(|run| written(words, run) == first), "{words:?}");
+    for (words, of) in commands {
+        let first = written(words, of, 0);
+        assert!((1..4).all(|run| written(words, of, run) == first), "{words:?}");
     }
 }
 

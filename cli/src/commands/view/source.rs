@@ -75,7 +75,9 @@ fn ranged(
     answer: impl Fn(&Trace) -> Option<tune::Answer>,
 ) -> Result<Vec<History>, BadInput> {
     if snapshot::is_record(file)? {
-        return Err(BadInput::whole(file, "--from and --to need a memory snapshot, which has the state at the end"));
+        let what = "--from and --to need a memory snapshot, which has the state at the end: `cachalot snapshot FILE -o \
+                    end.pickle` makes one of a record";
+        return Err(BadInput::whole(file, what));
     }
     let mut histories = Vec::new();
     for (rank, mut snapshot) in snapshot::load_all_watched(file, watch)? {
