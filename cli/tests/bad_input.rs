@@ -254,7 +254,8 @@ fn devices_of_a_snapshot_are_replayed_apart() {
             event("segment_alloc", 2_097_152),
             event("alloc", size),
             event("free_requested", size),
-            event("free_completed", size)
+            event("free_completed", size),
+            event("segment_free", 2_097_152)
         ])
     };
     let pickle = json!({ "segments": [], "device_traces": [program(8), [], program(16)], "allocator_settings": {} });

@@ -232,9 +232,13 @@ impl Trace {
             return consistency::check(file, events, self.start.as_ref());
         };
         let start = match (backward::start(events, &self.pools, end), consistency::walk(events, None)) {
-            // The events form a whole program. A final state of another program is found by a check
-            // of the replay.
-            (Err(_), Ok(())) if !self.lacks_requests() => return Ok(()),
+            // The events form a whole program, and the final state is that of another moment.
+            (Err((_, why)), Ok(())) if !self.lacks_requests() => {
+                self.remarks.push(format!(
+                    "the history does not lead to the end ({why}): what is said of its peaks follows the events"
+                ));
+                return Ok(());
+            }
             (Err(_), Ok(())) => {
                 let what = "the history has no `alloc` (skip_actions), and memory that it obtained is in use at the \
                             end: nothing is known of the blocks";
