@@ -32,7 +32,10 @@ pub enum Origin {
 }
 
 /// Folders of installed packages. The path of a module starts after it.
-const PACKAGES: [&str; 2] = ["site-packages/", "dist-packages/"];
+const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
+
+/// What is between folders: a recording may be from Windows.
+const SEPARATORS: [char; 2] = ['/', '\\'];
 
 /// Parts of names in C++ that appear under every request, whatever is computed.
 const PLUMBING: [&str; 22] = [
@@ -167,16 +170,21 @@ fn is_of_library(file: &str) -> bool {
     }
     // Inside the folder of packages: the folders above it may have any name, `torch` as well.
     if let Some(module) = installed(file) {
-        return module.starts_with("torch/");
+        return module.split(SEPARATORS).next() == Some("torch");
     }
-    let is_digit = |letter: char| letter.is_ascii_digit();
-    let is_standard = file.split_once("/lib/python").is_some_and(|(_, rest)| rest.starts_with(is_digit));
-    is_standard || file.starts_with("torch/") || file.contains("/torch/")
+    let of_version = |python: &str| python.starts_with(|letter: char| letter.is_ascii_digit());
+    let is_standard = |folder: &str, inner: &str| match (folder, inner) {
+        ("lib", python) => python.strip_prefix("python").is_some_and(of_version),
+        (python, "Lib") => python.strip_prefix("Python").is_some_and(of_version),
+        _ => false,
+    };
+    let mut pairs = file.split(SEPARATORS).zip(file.split(SEPARATORS).skip(1));
+    pairs.any(|(folder, inner)| folder == "torch" || is_standard(folder, inner))
 }
 
 /// Returns the path of an installed package's file inside the folder of packages.
 fn installed(file: &str) -> Option<&str> {
-    PACKAGES.iter().find_map(|folder| Some(file.rsplit_once(folder)?.1))
+    PACKAGES.iter().find_map(|folder| file.rsplit_once(folder)?.1.strip_prefix(SEPARATORS))
 }
 
 /// Returns whether a name that starts with `Py` is one of `CPython`: `PyObject_Call`, `Py_RunMain`.
@@ -263,6 +271,17 @@ mod tests {
             labels(&stack),
             ["transformers/models/gpt2/modeling_gpt2.py:77 forward", "/home/me/train.py:12 step"]
         );
+    }
+
+    #[test]
+    fn folders_of_windows_are_folders() {
+        let stack = Stack::from(vec![
+            frame(r"D:\me\.venv\Lib\site-packages\torch\functional.py", 373, "einsum"),
+            frame(r"D:\me\.venv\Lib\site-packages\einops\einops.py", 939, "einsum"),
+            frame(r"D:\me\torch_lessons\train.py", 12, "step"),
+            frame(r"C:\Users\me\Python312\Lib\runpy.py", 88, "_run_code"),
+        ]);
+        assert_eq!(labels(&stack), [r"einops\einops.py:939 einsum", r"D:\me\torch_lessons\train.py:12 step"]);
     }
 
     #[test]

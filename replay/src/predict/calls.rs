@@ -80,7 +80,8 @@ impl Calls {
 /// Returns the site of a stack.
 fn site(number: u32, stack: &Stack) -> Site {
     let frames = || stack.frames().iter();
-    let part = if frames().any(|frame| frame.filename.contains("torch/optim/")) {
+    let is_optimizer = |folder: &&str| frames().any(|frame| frame.filename.contains(*folder));
+    let part = if ["torch/optim/", r"torch\optim\"].iter().any(is_optimizer) {
         Phase::Optimizer
     } else if stack.is_empty() || frames().any(|frame| frame.name.contains("torch::autograd::Engine::")) {
         // The threads of backward passes run no Python, whose frames may be all that was recorded.
