@@ -20,6 +20,9 @@ pub(crate) extern "C" fn at_exit() {
 fn end() -> Manner {
     threads::end_all(driver());
     let mut state = driver().state.lock();
+    if let Some(holdings) = state.holdings.take() {
+        holdings.end();
+    }
     if let Some(place) = state.config.leaks.clone() {
         let text = report::to_json(&mut state).to_string();
         if place == "stderr" {

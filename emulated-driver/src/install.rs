@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 const BUILT_NAME: &str = "libcachalot_emulated_driver.so";
 /// File name of the runtime in the build folder.
 const BUILT_RUNTIME: &str = "libcachalot_emulated_runtime.so";
+/// File name of NVML in the build folder.
+const BUILT_NVML: &str = "libcachalot_emulated_nvml.so";
 /// File name for the loader.
 pub const INSTALLED_NAME: &str = "libcuda.so.1";
 
@@ -66,6 +68,15 @@ pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
 /// The errors of the file system.
 pub fn install_runtime(folder: &Path) -> Result<PathBuf> {
     put(&std::fs::read(built_runtime()?)?, folder, "libcudart.so.13", "libcudart.so")
+}
+
+/// Copies the built NVML to `folder` as `libnvidia-ml.so.1` and `libnvidia-ml.so`, and returns the
+/// path of `libnvidia-ml.so.1`. Creates the folder if necessary.
+///
+/// # Errors
+/// The errors of the file system, and `NotFound` if no library is there.
+pub fn install_nvml(folder: &Path) -> Result<PathBuf> {
+    put(&std::fs::read(built(BUILT_NVML)?)?, folder, "libnvidia-ml.so.1", "libnvidia-ml.so")
 }
 
 /// Writes a library to `folder`, under the name for the loader and with a link for the linker.

@@ -1,5 +1,5 @@
 //! `emulated-driver install <folder>`: installs a `libcuda.so.1`, complete or as an older driver,
-//! and a `libcudart.so.13` if asked.
+//! and a `libcudart.so.13` and a `libnvidia-ml.so.1` if asked.
 
 use cachalot_emulated_driver::install;
 use clap::{Parser, Subcommand};
@@ -28,6 +28,9 @@ enum Command {
         /// Copies the emulated runtime, too, as libcudart.so.13 and libcudart.so.
         #[arg(long)]
         runtime: bool,
+        /// Copies the emulated NVML, too, as libnvidia-ml.so.1 and libnvidia-ml.so.
+        #[arg(long)]
+        nvml: bool,
     },
     /// Prints the driver symbols of the library.
     Symbols,
@@ -35,12 +38,15 @@ enum Command {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Install { folder, hide, version, runtime } => {
+        Command::Install { folder, hide, version, runtime, nvml } => {
             let mut hidden: Vec<&str> = hide.iter().map(String::as_str).collect();
             hidden.extend(version.map(install::newer_than).unwrap_or_default());
             println!("{}", install::install(&folder, &hidden)?.display());
             if runtime {
                 println!("{}", install::install_runtime(&folder)?.display());
+            }
+            if nvml {
+                println!("{}", install::install_nvml(&folder)?.display());
             }
         }
         Command::Symbols => println!("{}", install::symbols().join("\n")),

@@ -5,9 +5,11 @@
 
 use crate::values::config::Poison;
 use crate::values::ranges::Ranges;
+use cachalot_emulated_machine::processes::Holdings;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// The allocation granularity of the device: 2 MiB, as on every real device so far.
 pub(crate) const PAGE: u64 = 2 << 20;
@@ -39,6 +41,8 @@ pub(crate) struct Pages {
     total: u64,
     free: Ranges,
     poison: Poison,
+    /// Where other processes read how much is used, and the number of the device there.
+    told: Option<(Arc<Holdings>, usize)>,
 }
 
 impl Pages {
@@ -54,7 +58,20 @@ impl Pages {
         // SAFETY: the call above created the descriptor, and no other owner exists.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(total).expect("a sparse file of the device's size");
-        Self { file, total, free: Ranges::new(0, total), poison }
+        Self { file, total, free: Ranges::new(0, total), poison, told: None }
+    }
+
+    /// Tells other processes from now on how much of the memory is used, as that of `device`.
+    pub(crate) fn tell(&mut self, holdings: Arc<Holdings>, device: usize) {
+        self.told = Some((holdings, device));
+    }
+
+    /// Tells other processes how much of the memory is used.
+    fn note(&self) {
+        if let Some((holdings, device)) = &self.told {
+            // Without room in the file system, the others see an older number.
+            let _ = holdings.set(*device, self.total - self.free());
+        }
     }
 
     /// Returns the device's memory in bytes.
@@ -93,6 +110,7 @@ impl Pages {
                 missing -= bytes;
             }
         }
+        self.note();
         Some(extents)
     }
 
@@ -108,6 +126,7 @@ impl Pages {
             }
             self.free.give(extent.offset, extent.bytes);
         }
+        self.note();
     }
 
     /// Fills `[from, from + bytes)` of the extents as the poison setting says.

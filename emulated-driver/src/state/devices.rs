@@ -2,6 +2,8 @@
 
 use super::driver::State;
 use crate::values::code::{Answer, Code};
+use cachalot_emulated_machine::identity;
+use cachalot_emulated_machine::settings::{CAPABILITY_MAJOR, MAJOR};
 
 /// The attributes of the emulated device that are not 0. They are those of a GPU of the Hopper
 /// family that programs ask for.
@@ -20,7 +22,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (PCI_BUS_ID, 0),
     (40, 1),
     (41, 1),
-    (COMPUTE_CAPABILITY_MAJOR, 9),
+    (CAPABILITY_MAJOR, MAJOR),
     (MANAGED_MEMORY, 1),
     (CONCURRENT_MANAGED_ACCESS, 1),
     (HOST_REGISTER, 1),
@@ -35,8 +37,6 @@ const ATTRIBUTES: &[(i32, i32)] = &[
 const MULTIPROCESSOR_COUNT: i32 = 16;
 /// `CU_DEVICE_ATTRIBUTE_PCI_BUS_ID`: the device's ordinal plus one.
 const PCI_BUS_ID: i32 = 33;
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
-const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY`.
 const MANAGED_MEMORY: i32 = 83;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
@@ -71,7 +71,7 @@ pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i3
         return Ok(changed);
     }
     if attribute == PCI_BUS_ID {
-        return Ok(ordinal + 1);
+        return Ok(identity::bus(ordinal as usize) as i32);
     }
     Ok(ATTRIBUTES.iter().find(|entry| entry.0 == attribute).map_or(0, |entry| entry.1))
 }
@@ -83,20 +83,17 @@ pub(crate) fn all_have(state: &State, wanted: i32) -> bool {
 
 /// Returns the device's name.
 pub(crate) fn name(state: &State, device: i32) -> Answer<String> {
-    index(state, device).map(|ordinal| format!("Emulated device {ordinal}"))
+    index(state, device).map(identity::name)
 }
 
 /// Formats domain, bus and device number for `cuDeviceGetPCIBusId`.
 pub(crate) fn bus_id(state: &State, device: i32) -> Answer<String> {
-    index(state, device).map(|ordinal| format!("0000:{:02X}:00.0", ordinal + 1))
+    index(state, device).map(|ordinal| format!("0000:{:02X}:00.0", identity::bus(ordinal)))
 }
 
 /// Returns a UUID, different for each device.
 pub(crate) fn uuid(state: &State, device: i32) -> Answer<[u8; 16]> {
-    let ordinal = index(state, device)?;
-    let mut bytes = *b"cachalot-emu-00\0";
-    bytes[15] = ordinal as u8;
-    Ok(bytes)
+    index(state, device).map(identity::uuid)
 }
 
 /// Returns whether a device may get access to another device's memory.

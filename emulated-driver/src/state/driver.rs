@@ -26,8 +26,10 @@ use crate::values::config::Config;
 use crate::values::functions::Function;
 use crate::values::handles::Handles;
 use crate::values::random::Random;
+use cachalot_emulated_machine::processes::Holdings;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 /// The driver.
 pub(crate) struct Driver {
@@ -69,6 +71,8 @@ pub(crate) struct State {
     pub(crate) arrays: Handles<Array>,
     /// Memory that other processes may open.
     pub(crate) shared: Shared,
+    /// The file in which the process tells others what memory it holds.
+    pub(crate) holdings: Option<Arc<Holdings>>,
     /// The device address of the last fault that was delivered, or 0.
     pub(crate) fault: u64,
     /// Numbers given to memory so far.
@@ -82,6 +86,24 @@ pub(crate) struct State {
 pub(crate) fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| Driver { state: Mutex::new(State::new()), progress: Condition::new() })
+}
+
+/// Makes the file in `folder` by which other processes know what memory this one holds. Without the
+/// file, a line says why, and the others do not see the process.
+fn tell(folder: &str, devices: &mut [Device]) -> Option<Arc<Holdings>> {
+    match Holdings::open(Path::new(folder), devices.len()) {
+        Ok(holdings) => {
+            let holdings = Arc::new(holdings);
+            for (index, device) in devices.iter_mut().enumerate() {
+                device.pages.tell(Arc::clone(&holdings), index);
+            }
+            Some(holdings)
+        }
+        Err(why) => {
+            eprintln!("CACHALOT_EMU_PROCESSES: {folder}: {why}");
+            None
+        }
+    }
 }
 
 /// Aborts, because a call was given something with which a real driver crashes.
@@ -122,6 +144,7 @@ impl State {
             libraries: Handles::new(9),
             arrays: Handles::new(10),
             shared: Shared::default(),
+            holdings: None,
             fault: 0,
             ids: 0,
             abandoned: Vec::new(),
@@ -142,6 +165,9 @@ impl State {
         if self.space.is_none() {
             let config = &self.config;
             self.devices = (0..config.devices).map(|_| Device::new(config)).collect();
+            if let Some(folder) = &config.processes {
+                self.holdings = tell(folder, &mut self.devices);
+            }
             let mut space = Space::new(config.address_space_bytes, config.devices, config.host_access);
             space.set_quarantine(config.quarantine);
             self.space = Some(space);

@@ -1,6 +1,8 @@
 //! Settings from the environment. Every variable begins with `CACHALOT_EMU_`. The README lists all
 //! variables.
 
+use cachalot_emulated_machine::processes::FOLDER;
+use cachalot_emulated_machine::settings::{self, DEVICES, DRIVER_VERSION, MEMORY, text};
 use std::collections::BTreeMap;
 
 /// Treatment of a forbidden call: after the driver's teardown at process exit, or in a forked
@@ -40,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) driver_version: i32,
     /// `CACHALOT_EMU_HIDE`: symbols hidden from `cuGetProcAddress_v2`.
     pub(crate) hidden: Vec<String>,
+    /// `CACHALOT_EMU_PROCESSES`: the folder in which processes tell what memory they hold.
+    pub(crate) processes: Option<String>,
     /// `CACHALOT_EMU_PLAN`: the fault plan, JSON.
     pub(crate) plan: Option<String>,
     /// `CACHALOT_EMU_LOG`: a file to which every call is appended.
@@ -92,12 +96,13 @@ impl Config {
     /// On a malformed variable, so that no test passes with a misspelled setting.
     pub(crate) fn from_environment() -> Self {
         Self {
-            memory_bytes: number("MEMORY", 1 << 30),
+            memory_bytes: number("MEMORY", MEMORY),
             context_bytes: number("CONTEXT_BYTES", 0),
             module_bytes: number("MODULE_BYTES", 0),
-            devices: number("DEVICES", 2) as usize,
-            driver_version: number("DRIVER_VERSION", 13_000) as i32,
+            devices: number("DEVICES", DEVICES) as usize,
+            driver_version: number("DRIVER_VERSION", DRIVER_VERSION) as i32,
             hidden: text("HIDE").map(|list| split(&list)).unwrap_or_default(),
+            processes: text(FOLDER),
             plan: text("PLAN"),
             log: text("LOG"),
             leaks: text("LEAKS"),
@@ -137,11 +142,6 @@ fn default_address_space() -> u64 {
     if preloaded.contains("vgpreload") { ADDRESS_SPACE_UNDER_VALGRIND } else { ADDRESS_SPACE }
 }
 
-/// Returns the variable `CACHALOT_EMU_<name>`, if set and not empty.
-fn text(name: &str) -> Option<String> {
-    std::env::var(format!("CACHALOT_EMU_{name}")).ok().filter(|value| !value.is_empty())
-}
-
 /// Returns the variable as a manner of refusal.
 fn manner(name: &str) -> Manner {
     match text(name).as_deref() {
@@ -153,16 +153,12 @@ fn manner(name: &str) -> Manner {
 
 /// Returns the variable as a number.
 fn number(name: &str, default: u64) -> u64 {
-    text(name).map_or(default, |value| {
-        value.parse().unwrap_or_else(|_| panic!("CACHALOT_EMU_{name} is a number, not {value}"))
-    })
+    settings::number(name, default).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Returns the variable as a JSON object of names and numbers.
 fn map(name: &str) -> BTreeMap<String, i64> {
-    text(name).map_or_else(BTreeMap::new, |value| {
-        serde_json::from_str(&value).unwrap_or_else(|why| panic!("CACHALOT_EMU_{name} is an object of numbers: {why}"))
-    })
+    settings::numbers(name).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Returns the parts of a comma-separated list.

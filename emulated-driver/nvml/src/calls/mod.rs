@@ -1,0 +1,29 @@
+//! The functions of NVML, by what they tell of.
+
+mod device;
+mod events;
+mod fields;
+mod measured;
+mod memory;
+mod mig;
+mod processes;
+mod system;
+mod unsupported;
+
+/// Returns the names of all functions that a rule may name.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let all: [&[&str]; 11] = [
+        system::OF_SYSTEM,
+        system::BY_HAND,
+        device::OF_DEVICE,
+        measured::OF_DEVICE,
+        memory::OF_DEVICE,
+        mig::OF_DEVICE,
+        processes::OF_DEVICE,
+        fields::OF_DEVICE,
+        events::OF_DEVICE,
+        events::BY_HAND,
+        unsupported::OF_DEVICE,
+    ];
+    all.into_iter().flatten().copied()
+}
