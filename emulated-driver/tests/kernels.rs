@@ -1,6 +1,6 @@
 //! Modules and launches: host objects as kernels.
 
-use crate::common::{Emulated, PAGE};
+use crate::common::{Emulated, PAGE, in_child, is_child, text};
 use cachalot_emulated_driver::api::LaunchConfig;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
@@ -169,4 +169,30 @@ fn images_names_and_shapes_are_checked() {
     }
     assert_eq!(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, null, none), 400);
     assert_eq!((driver.cuModuleUnload(module), driver.cuModuleUnload(module)), (0, 400));
+}
+
+#[test]
+fn a_kernel_without_code_for_the_host_is_skipped_on_request() {
+    const NAME: &str = "a_kernel_without_code_for_the_host_is_skipped_on_request";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[("CACHALOT_EMU_KERNELS", "skip")]);
+        assert!(output.status.success(), "{}", text(&output));
+        return;
+    }
+    let (driver, own) = loaded("skipped");
+    let (mut of_gpu, mut library, mut of_library) = (0, 0, 0);
+    assert_eq!(driver.cuModuleLoadData(&mut of_gpu, c"machine code of a GPU".as_ptr().cast()), 0);
+    let code = c"\x7fELF of a GPU".as_ptr().cast();
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    assert_eq!(driver.cuLibraryLoadData(&mut library, code, options, values, 0, options, values, 0), 0);
+    assert_eq!(driver.cuLibraryGetModule(&mut of_library, library), 0);
+    for module in [of_gpu, of_library, own] {
+        assert_eq!(launch(&driver, module, c"kernel_of_a_gpu", 0, &[1]), 0);
+    }
+    // What has code for the host runs.
+    let at = driver.alloc(PAGE).expect("memory");
+    assert_eq!(launch(&driver, own, c"write", 0, &[at, 7]), 0);
+    assert_eq!(driver.cuCtxSynchronize(), 0);
+    assert_eq!(driver.control.peek(at, 8), Ok(7_u64.to_ne_bytes().to_vec()));
+    assert_eq!((driver.cuModuleUnload(of_gpu), driver.cuLibraryUnload(library)), (0, 0));
 }

@@ -1,7 +1,7 @@
 //! Addresses of functions and of tables: what a library in front of the driver, or a runtime, asks
 //! for first. The versions are those of driver 580.159.
 
-use crate::common::Emulated;
+use crate::common::{Emulated, in_child, is_child, text};
 use cachalot_emulated_driver::api::EXPORT_TABLE;
 use cachalot_emulated_driver::install::symbols;
 use std::ffi::{CString, c_void};
@@ -190,4 +190,19 @@ fn a_variant_uses_the_threads_own_stream_for_stream_0() {
         pooled
     };
     assert_eq!((driver.cuMemFreeAsync_ptsz(pooled, 0), driver.cuStreamSynchronize_ptsz(0)), (0, 0));
+}
+
+#[test]
+fn the_runtime_of_nvidia_is_told_why_it_does_not_start_once() {
+    const NAME: &str = "the_runtime_of_nvidia_is_told_why_it_does_not_start_once";
+    if !is_child(NAME) {
+        let said = text(&in_child(NAME, &[]));
+        assert_eq!(said.matches("NVIDIA's CUDA runtime").count(), 1, "{said}");
+        return;
+    }
+    let driver = Emulated::new();
+    for first in [0xf8cf_f951_2146_8b4e_b9e2_fb46_9e7c_0dd9_u128, 0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9] {
+        let (mut table, mut uuid) = (std::ptr::null(), first.to_be_bytes());
+        assert_eq!((driver.cuGetExportTable(&mut table, &raw mut uuid), table.is_null()), (1, true));
+    }
 }

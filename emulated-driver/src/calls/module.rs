@@ -52,21 +52,21 @@ pub(crate) fn cuModuleLoadData(call: &mut Call, module: Out<u64>, image: In<c_ch
 
 /// Loads the object of an image, after the work of the context.
 fn load(call: &mut Call, image: In<c_char>) -> Answer<u64> {
-    let path = path_of(image)?;
+    let path = path_of(image, call.state.config.skips_kernels)?;
     let context = call.context;
     call.wait_for_work_of(context);
-    load_object(call, &path, false)
+    load_object(call, path.as_deref(), false)
 }
 
-/// Loads an object as a module.
-fn load_object(call: &mut Call, path: &str, of_library: bool) -> Answer<u64> {
+/// Loads an object as a module, or a module without one.
+fn load_object(call: &mut Call, path: Option<&str>, of_library: bool) -> Answer<u64> {
     // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
     // lock.
-    let object = call.state.unlocked(|| open(path))?;
+    let object = call.state.unlocked(|| path.map(open).transpose())?.map(Arc::new);
     let (context, bytes) = (call.context, call.state.config.module_bytes);
     let device = call.state.contexts.get(&context).map(|context| context.device);
     let own_memory = device.map_or(Ok(Vec::new()), |device| call.state.devices[device].spend(bytes))?;
-    let handle = call.state.modules.add(Module { object: Arc::new(object), of_library, context, own_memory });
+    let handle = call.state.modules.add(Module { object, of_library, context, own_memory });
     call.made("module", handle);
     Ok(handle)
 }
@@ -99,7 +99,8 @@ pub(crate) fn cuLibraryLoadData(
         if code.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        let handle = call.state.libraries.add(crate::tables::module::Library { path: path_of(code), module: None });
+        let path = path_of(code, call.state.config.skips_kernels);
+        let handle = call.state.libraries.add(crate::tables::module::Library { path, module: None });
         call.made("library", handle);
         Ok(handle)
     })
@@ -139,15 +140,24 @@ fn module_of(call: &mut Call, library: u64) -> Answer<u64> {
         return Ok(module);
     }
     let path = its.path.clone()?;
-    let module = load_object(call, &path, true)?;
+    let module = load_object(call, path.as_deref(), true)?;
     call.state.libraries.get_mut(library)?.module = Some(module);
     Ok(module)
 }
 
 /// Returns the handle of a kernel of a module.
 fn function_of(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
-    let object = Arc::clone(&call.state.modules.get(module)?.object);
-    let function = call.state.unlocked(|| find(object, name))?;
+    let object = call.state.modules.get(module)?.object.clone();
+    let skips = call.state.config.skips_kernels;
+    let function = match object.map(|object| call.state.unlocked(|| find(object, name))) {
+        Some(Ok(found)) => found,
+        // A name that no kernel has is found, too: nothing tells it from a kernel of a GPU.
+        None | Some(Err(Code::NOT_FOUND)) if skips => {
+            Kernel { code: None, sizes: Vec::new().into(), addresses: 0, _object: None }
+        }
+        Some(Err(code)) => return Err(code),
+        None => return Err(Code::NOT_FOUND),
+    };
     Ok(call.state.functions.add(function))
 }
 
@@ -185,8 +195,8 @@ fn find(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
         // SAFETY: the description has `count` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
         let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
-        let code = KernelCode::Global(found.run);
-        return Ok(Kernel { code, sizes, addresses: found.addresses, _object: object });
+        let code = Some(KernelCode::Global(found.run));
+        return Ok(Kernel { code, sizes, addresses: found.addresses, _object: Some(object) });
     }
     find_pair(object, name)
 }
@@ -204,8 +214,8 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
     // SAFETY: as above, if present.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
-    let (code, sizes) = (KernelCode::Plain(kernel), vec![size_of::<u64>(); params].into());
-    Ok(Kernel { code, sizes, addresses, _object: object })
+    let (code, sizes) = (Some(KernelCode::Plain(kernel)), vec![size_of::<u64>(); params].into());
+    Ok(Kernel { code, sizes, addresses, _object: Some(object) })
 }
 
 /// `cuLaunchKernel`. `params` is null or points to a pointer for each of the kernel's parameters,
@@ -224,9 +234,6 @@ pub(crate) fn cuLaunchKernel(
     params: In<*const u64>,
     extra: u64,
 ) -> Answer<()> {
-    if extra != 0 {
-        return Err(Code::NOT_SUPPORTED);
-    }
     let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z] };
     let Kernel { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
     let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
@@ -234,6 +241,10 @@ pub(crate) fn cuLaunchKernel(
     let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
     if grid.is_none() || block.is_none() {
         return Err(Code::INVALID_VALUE);
+    }
+    let Some(code) = code else { return submit(call, stream, Work::Nothing) };
+    if extra != 0 {
+        return Err(Code::NOT_SUPPORTED);
     }
     let params = if sizes.is_empty() { Vec::new() } else { params.list(sizes.len())? };
     let arguments = read_arguments(&sizes, &params);
@@ -287,20 +298,21 @@ fn read_arguments(sizes: &[usize], params: &[*const u64]) -> Arguments {
 }
 
 /// Returns the path of an image's object. The image is read up to a NUL or the first byte outside
-/// the format.
-fn path_of(image: In<c_char>) -> Answer<String> {
+/// the format. `None` if there is no object, and kernels without one are skipped.
+fn path_of(image: In<c_char>, skips: bool) -> Answer<Option<String>> {
     for (index, &expected) in PREFIX.iter().enumerate() {
         // Every earlier byte was part of the image and not the end.
         if image.nth(index).read()?.to_ne_bytes() != [expected] {
-            return Err(Code::INVALID_IMAGE);
+            return if skips { Ok(None) } else { Err(Code::INVALID_IMAGE) };
         }
     }
     // An image with the prefix is a text with an end.
     let path = image.nth(PREFIX.len()).text()?.to_str().map_err(|_| Code::INVALID_IMAGE)?;
     if path.is_empty() {
-        return Ok(std::env::var(FALLBACK_VARIABLE).unwrap_or_else(|_| FALLBACK_OBJECT.to_owned()));
+        let named = std::env::var(FALLBACK_VARIABLE).ok();
+        return Ok(named.or_else(|| (!skips).then(|| FALLBACK_OBJECT.to_owned())));
     }
-    Ok(path.to_owned())
+    Ok(Some(path.to_owned()))
 }
 
 /// Called by a host kernel to break the kernel's context, as a trap does on a device. Does nothing

@@ -8,6 +8,7 @@ use crate::values::functions::{FUNCTIONS, Function};
 use crate::values::pointers::{In, Out};
 use crate::values::structs::EXPORT_TABLE;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::Once;
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`.
 const PROC_FOUND: c_int = 0;
@@ -44,6 +45,13 @@ struct ExportTable {
 /// every caller.
 static TABLE: ExportTable = ExportTable { bytes: size_of::<ExportTable>(), marker: exported };
 
+/// The tables that NVIDIA's CUDA runtime asks for when it starts. Without the second it answers an
+/// error to every call, which tells nobody why.
+const OF_RUNTIME: [[u8; 16]; 2] = [
+    0xf8cf_f951_2146_8b4e_b9e2_fb46_9e7c_0dd9_u128.to_be_bytes(),
+    0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9_u128.to_be_bytes(),
+];
+
 /// The function of the table.
 extern "C" fn exported() -> c_int {
     1
@@ -52,7 +60,17 @@ extern "C" fn exported() -> c_int {
 /// `cuGetExportTable`. Writes null for an unknown table, as a real driver does.
 pub(crate) fn cuGetExportTable(call: &mut Call, table: Out<*const c_void>, uuid: In<[u8; 16]>) -> Answer<()> {
     table.check()?;
-    if uuid.read()? != EXPORT_TABLE {
+    let asked = uuid.read()?;
+    if asked != EXPORT_TABLE {
+        if OF_RUNTIME.contains(&asked) {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                eprintln!(
+                    "emulated driver: the program has NVIDIA's CUDA runtime in it, or a library of NVIDIA that has, and \
+                     the runtime does not start on the emulated driver"
+                );
+            });
+        }
         table.write(std::ptr::null());
         return Err(Code::INVALID_VALUE);
     }

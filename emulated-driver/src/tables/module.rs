@@ -10,8 +10,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Module {
     /// The object. Kernels share the ownership, and the object is never unloaded while work may be
-    /// queued.
-    pub(crate) object: Arc<Object>,
+    /// queued. `None`: machine code of a GPU, whose kernels are skipped.
+    pub(crate) object: Option<Arc<Object>>,
     /// Whether a library has loaded the module.
     pub(crate) of_library: bool,
     /// The context, whose end is the module's, or 0.
@@ -23,8 +23,9 @@ pub(crate) struct Module {
 /// A library of `cuLibraryLoadData`.
 #[derive(Debug)]
 pub(crate) struct Library {
-    /// The path of the object, or the refusal of the image at the first use.
-    pub(crate) path: Answer<String>,
+    /// The path of the object, or the refusal of the image at the first use. No path: machine code
+    /// of a GPU, whose kernels are skipped.
+    pub(crate) path: Answer<Option<String>>,
     /// The handle of the module, once loaded.
     pub(crate) module: Option<u64>,
 }
@@ -32,11 +33,12 @@ pub(crate) struct Library {
 /// A kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    pub(crate) code: KernelCode,
+    /// `None`: a kernel without code for the host, which does nothing.
+    pub(crate) code: Option<KernelCode>,
     /// Bytes of each argument.
     pub(crate) sizes: Arc<[usize]>,
     /// A mask of the arguments with device addresses.
     pub(crate) addresses: u64,
     /// Keeps the code in memory.
-    pub(crate) _object: Arc<Object>,
+    pub(crate) _object: Option<Arc<Object>>,
 }

@@ -71,6 +71,8 @@ pub(crate) struct Config {
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// `CACHALOT_EMU_ANSWERS`: changed entries of the table of answers, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
+    /// `CACHALOT_EMU_KERNELS`: `need`, or `skip`: a kernel without code for the host does nothing.
+    pub(crate) skips_kernels: bool,
     /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts, as a
     /// real driver crashes.
     pub(crate) strict: bool,
@@ -124,6 +126,11 @@ impl Config {
                 .map(|(key, value)| (key.parse().expect("an attribute's number"), value as i32))
                 .collect(),
             answers: map("ANSWERS").into_iter().map(|(key, value)| (key, value as u32)).collect(),
+            skips_kernels: match text("KERNELS").as_deref() {
+                None | Some("need") => false,
+                Some("skip") => true,
+                Some(other) => panic!("CACHALOT_EMU_KERNELS is need or skip, not {other}"),
+            },
             strict: number("STRICT", 1) != 0,
             delivers_faults: match text("FAULTS").as_deref() {
                 None | Some("die") => false,
