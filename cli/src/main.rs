@@ -20,6 +20,7 @@ Examples:
   cachalot diff before.pickle after.pickle
   cachalot view snapshot.pickle -o memory.html
   cachalot run --limit 12GiB -- ./program
+  cachalot emulate -- ./program
   cachalot park server
   cachalot top --once
 
@@ -39,6 +40,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::RunArgs>),
+    Emulate(commands::emulate::EmulateArgs),
     Park(commands::sleep::ParkArgs),
     Wake(commands::sleep::WakeArgs),
     Status(commands::sleep::StatusArgs),
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
     .write_global();
     match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Emulate(args) => commands::emulate::run(&args),
         Command::Park(args) => commands::sleep::park(&args),
         Command::Wake(args) => commands::sleep::wake(&args),
         Command::Status(args) => commands::sleep::status(&args),

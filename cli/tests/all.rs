@@ -8,6 +8,7 @@ mod compare;
 mod cut_histories;
 mod diff;
 mod documents;
+mod emulate;
 mod expansion;
 mod export;
 mod foreign;

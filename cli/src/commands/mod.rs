@@ -14,6 +14,7 @@ pub(crate) mod book;
 pub(crate) mod bytes;
 pub(crate) mod compare;
 pub(crate) mod diff;
+pub(crate) mod emulate;
 pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod ledger;

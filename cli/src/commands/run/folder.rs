@@ -179,7 +179,7 @@ fn is_open_to_all(path: &Path) -> bool {
 ///
 /// # Errors
 /// A line if none can.
-fn base() -> Result<PathBuf, String> {
+pub(in crate::commands) fn base() -> Result<PathBuf, String> {
     let mut reasons = Vec::new();
     let user = rustix::process::geteuid();
     for folder in places(|name| std::env::var_os(name).map(PathBuf::from), user.as_raw()) {

@@ -2,9 +2,9 @@
 
 mod driver;
 mod environment;
-mod folder;
+pub(super) mod folder;
 mod names;
-mod program;
+pub(super) mod program;
 
 use super::BAD_INPUT;
 use super::bytes;
@@ -22,10 +22,10 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// Exit status for an unexecutable program, as of `env` and of the shells.
-const NOT_EXECUTABLE: u8 = 126;
+pub(super) const NOT_EXECUTABLE: u8 = 126;
 
 /// Exit status for a missing program, as of `env` and of the shells.
-const NO_PROGRAM: u8 = 127;
+pub(super) const NO_PROGRAM: u8 = 127;
 
 const LONG_ABOUT: &str = "\
 Start a program with a library in front of the CUDA driver

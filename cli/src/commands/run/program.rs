@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const MAX_SCRIPTS: usize = 5;
 
 /// Finds a program as the shell does: by the path if the name has a slash, else in `PATH`.
-pub(super) fn find(name: &Path) -> Option<PathBuf> {
+pub(in crate::commands) fn find(name: &Path) -> Option<PathBuf> {
     if name.as_os_str().as_bytes().contains(&b'/') {
         return name.exists().then(|| name.to_owned());
     }
@@ -28,7 +28,7 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
-pub(super) fn check(program: &Path, arguments: &[OsString]) -> Result<(), String> {
+pub(in crate::commands) fn check(program: &Path, arguments: &[OsString]) -> Result<(), String> {
     if let Some(named) = named_to_loader(program, arguments) {
         check_privileges(named)?;
         return check_loader(named);
@@ -110,7 +110,7 @@ fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// Returns whether the system may start a file.
-pub(super) fn is_executable(program: &Path) -> bool {
+pub(in crate::commands) fn is_executable(program: &Path) -> bool {
     program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
