@@ -114,7 +114,7 @@ fn a_program_runs_under_cachalot_run_on_emulated_devices() {
 #[test]
 fn what_cannot_run_is_said_first_in_a_line_and_the_program_starts() {
     let place = folder("cannot");
-    let mut says = |name: &str, flags: &[&str], options: &[&str]| {
+    let says = |name: &str, flags: &[&str], options: &[&str]| {
         let program = compile(&place, name, flags);
         let finished = finish(emulate(&place, options).arg(&program).arg("runtime"));
         assert_eq!((finished.status, finished.output.as_str()), (0, "0 0 32\n"), "{}", finished.errors);
@@ -151,5 +151,71 @@ fn what_cannot_be_started_has_the_status_of_the_shell_and_a_line() {
     for options in [["--capability", "nine"], ["--devices", "65"], ["--memory", "much"]] {
         let finished = finish(emulate(&place, &options).arg("true"));
         assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{options:?}");
+    }
+}
+
+/// Returns the scripts of the first workflow of the page, in order.
+fn scripts() -> Vec<String> {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/without_a_gpu.md"));
+    let page = page.expect("the page");
+    let (_, workflow) = page.split_once("```yaml\n").expect("a workflow");
+    let (workflow, _) = workflow.split_once("```").expect("its end");
+    let lines: Vec<&str> = workflow.lines().collect();
+    let begins = lines.iter().enumerate().filter(|(_, line)| line.trim_start() == "run: |");
+    let script = |(at, line): (usize, &&str)| {
+        let indented = format!("{}  ", &line[..line.len() - line.trim_start().len()]);
+        let its = lines[at + 1..].iter().map_while(|line| line.strip_prefix(&indented));
+        its.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    begins.map(script).collect()
+}
+
+/// Runs a script as GitHub Actions does, and returns the status.
+fn act(place: &Path, script: &str) -> i32 {
+    let path = format!("{}:{}", place.join("bin").display(), std::env::var("PATH").expect("a path"));
+    let mut command = Command::new("bash");
+    command.args(["--noprofile", "--norc", "-eo", "pipefail", "-c", script]).current_dir(place.join("repository"));
+    for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "CACHALOT_LIBCUDA"] {
+        command.env_remove(name);
+    }
+    command.env("PATH", path).env("XDG_CACHE_HOME", place).env("GITHUB_BASE_REF", "main");
+    let finished = finish(command.env("CACHALOT_RECORDER", "files:0"));
+    println!("{}{}", finished.output, finished.errors);
+    finished.status
+}
+
+/// The commands that a forge runs before the scripts: a repository with a program and a change.
+const CHECKOUT: &str = r#"
+commit() { git add . && git -c user.name=a -c user.email=a@example.com commit -qm "$1"; }
+git init -q
+printf 'program: source\n\tcp source program && chmod +x program\n' > Makefile
+cat > source <<'EOF'
+#!/usr/bin/env python3
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, block = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(block), 256 << 20) == 0
+EOF
+commit before
+git update-ref refs/remotes/origin/main HEAD
+sed -i "s/256/$MEBIBYTES/" source
+commit after
+"#;
+
+#[test]
+fn the_workflow_of_the_page_fails_a_change_that_needs_more_memory() {
+    let scripts = scripts();
+    let [record, compare] = scripts.as_slice() else { panic!("{scripts:?}") };
+    for (mebibytes, status) in [("300", 0), ("400", 1)] {
+        let place = folder(&format!("workflow_{mebibytes}"));
+        for name in ["bin", "repository"] {
+            std::fs::create_dir(place.join(name)).expect("a folder");
+        }
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cachalot"), place.join("bin/cachalot")).expect("a link");
+        assert_eq!(act(&place, &CHECKOUT.replace("$MEBIBYTES", mebibytes)), 0);
+        assert_eq!(act(&place, record), 0);
+        assert_eq!(act(&place, compare), status, "{mebibytes}");
     }
 }
