@@ -49,7 +49,7 @@ fn printed(command: &mut Command, status: i32) -> String {
 }
 
 #[test]
-fn a_program_gets_the_devices_of_the_options_or_of_the_settings_and_its_status_is_kept() {
+fn options_and_settings_make_the_devices_and_the_status_is_the_programs() {
     let place = folder("devices");
     let program = compile(&place, "linked", &[]);
     let device = |command: &mut Command| printed(command.arg(&program).arg("device"), 7);

@@ -56,8 +56,8 @@ impl Holdings {
         Ok(Self { file, path })
     }
 
-    /// Removes the file, at the end of the process. The file of a process that was killed stays, and
-    /// is that of a dead process for every reader.
+    /// Removes the file, at the end of the process. The file of a process that was killed stays,
+    /// and is that of a dead process for every reader.
     pub fn end(&self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -1,8 +1,9 @@
-//! The state of the library: how often it was initialised, the machine, and what the rules have hit.
+//! The state of the library: how often it was initialised, the machine, and what the rules have
+//! hit.
 
 use crate::code::{Answer, Code};
 use crate::description::{Description, Event, read};
-use crate::machine::{Machine, is_named};
+use crate::machine::{Known, Machine, is_named};
 use cachalot_emulated_machine::settings;
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -35,6 +36,7 @@ pub(crate) struct Live {
     hits: Vec<u64>,
     /// The file and what it was when it was read.
     file: Option<(PathBuf, Stamp)>,
+    is_known: Known,
 }
 
 /// A set of events.
@@ -64,7 +66,7 @@ impl Stamp {
 }
 
 /// Reads the machine of a file.
-fn load(path: &PathBuf) -> Result<(Machine, Stamp), String> {
+fn load(path: &PathBuf, is_known: Known) -> Result<(Machine, Stamp), String> {
     let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let file = File::open(path).map_err(|error| failed(&error))?;
     let found = file.metadata().map_err(|error| failed(&error))?;
@@ -76,7 +78,8 @@ fn load(path: &PathBuf) -> Result<(Machine, Stamp), String> {
     if text.len() as u64 > MOST_BYTES {
         return Err(failed(&format!("has more than {MOST_BYTES} bytes")));
     }
-    let machine = read(&text).and_then(Machine::new).map_err(|why| failed(&why))?;
+    let machine =
+        read(&text).and_then(|description| Machine::new(description, is_known)).map_err(|why| failed(&why))?;
     Ok((machine, Stamp::of(&found)))
 }
 
@@ -85,16 +88,16 @@ impl Live {
     ///
     /// # Errors
     /// A line that names the mistake.
-    fn new() -> Result<Self, String> {
+    fn new(is_known: Known) -> Result<Self, String> {
         let (machine, file) = match settings::text(FILE).map(PathBuf::from) {
             Some(path) => {
-                let (machine, stamp) = load(&path)?;
+                let (machine, stamp) = load(&path, is_known)?;
                 (machine, Some((path, stamp)))
             }
-            None => (Machine::new(Description::default())?, None),
+            None => (Machine::new(Description::default(), is_known)?, None),
         };
         let hits = vec![0; machine.rules.len()];
-        Ok(Self { machine, since: Instant::now(), sets: BTreeMap::new(), hits, file })
+        Ok(Self { machine, since: Instant::now(), sets: BTreeMap::new(), hits, file, is_known })
     }
 
     /// Reads the file again if it has changed. A file with a mistake changes nothing, and a line
@@ -105,7 +108,7 @@ impl Live {
         if Stamp::of(&found) == *stamp {
             return;
         }
-        match load(path) {
+        match load(path, self.is_known) {
             Ok((machine, read)) => {
                 self.hits = vec![0; machine.rules.len()];
                 (self.machine, *stamp) = (machine, read);
@@ -138,12 +141,12 @@ impl State {
     /// Initialises the library, or counts another user of it.
     ///
     /// # Errors
-    /// `UNKNOWN` and a line on the standard error for a mistake in the file or the settings, and the
-    /// code of a rule for `function`.
-    pub(crate) fn initialise(&mut self, function: &str) -> Answer<()> {
+    /// `UNKNOWN` and a line on the standard error for a mistake in the file or the settings, and
+    /// the code of a rule for `function`.
+    pub(crate) fn initialise(&mut self, function: &str, is_known: Known) -> Answer<()> {
         let mut live = match self.live.take().filter(|_| self.initialised > 0) {
             Some(live) => live,
-            None => Live::new().map_err(|why| {
+            None => Live::new(is_known).map_err(|why| {
                 complain(&why);
                 Code::UNKNOWN
             })?,

@@ -10,8 +10,10 @@ mod processes;
 mod system;
 mod unsupported;
 
-/// Returns the names of all functions that a rule may name.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+use crate::machine::is_named;
+
+/// Returns whether a rule for `wanted` means a function that there is.
+fn is_known(wanted: &str) -> bool {
     let all: [&[&str]; 11] = [
         system::OF_SYSTEM,
         system::BY_HAND,
@@ -25,5 +27,5 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         events::BY_HAND,
         unsupported::OF_DEVICE,
     ];
-    all.into_iter().flatten().copied()
+    all.into_iter().flatten().any(|name| is_named(wanted, name))
 }

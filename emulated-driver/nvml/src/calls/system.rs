@@ -1,5 +1,6 @@
 //! The library itself, the versions, and the ways to a device.
 
+use super::is_known;
 use crate::code::{Answer, Code};
 use crate::entry::{of_system, on_state};
 use crate::handle::Handle;
@@ -14,19 +15,19 @@ pub(crate) const BY_HAND: &[&str] =
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInit() -> u32 {
-    on_state(|state| state.initialise("nvmlInit"))
+    on_state(|state| state.initialise("nvmlInit", is_known))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInit_v2() -> u32 {
-    on_state(|state| state.initialise("nvmlInit_v2"))
+    on_state(|state| state.initialise("nvmlInit_v2", is_known))
 }
 
-/// The flags say whether a machine without devices is a failure and whether devices are attached to.
-/// Neither has a meaning here.
+/// The flags say whether a machine without devices is a failure and whether devices are attached
+/// to. Neither has a meaning here.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInitWithFlags(_flags: u32) -> u32 {
-    on_state(|state| state.initialise("nvmlInitWithFlags"))
+    on_state(|state| state.initialise("nvmlInitWithFlags", is_known))
 }
 
 #[unsafe(no_mangle)]
