@@ -7,7 +7,7 @@ use crate::error::{told, write};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Version of the runtime, equal to the version of the supported headers.
 const VERSION: c_int = 13_000;
@@ -35,10 +35,15 @@ pub(crate) fn current(driver: &Driver) -> c_int {
     if driver.cuCtxGetDevice(&raw mut device).is_ok() { device } else { CHOSEN.get() }
 }
 
-/// Returns a device's primary context, retained on first use for the life of the process.
-fn primary(driver: &Driver, device: c_int) -> Answer<u64> {
+/// Returns the primary contexts that the runtime has retained, by device.
+fn retained() -> MutexGuard<'static, BTreeMap<c_int, u64>> {
     static RETAINED: Mutex<BTreeMap<c_int, u64>> = Mutex::new(BTreeMap::new());
-    let mut retained = RETAINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    RETAINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns a device's primary context, retained on first use until the device is reset.
+fn primary(driver: &Driver, device: c_int) -> Answer<u64> {
+    let mut retained = retained();
     if let Some(&context) = retained.get(&device) {
         return Ok(context);
     }
@@ -94,6 +99,43 @@ extern "C" fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, device
 #[unsafe(no_mangle)]
 extern "C" fn cudaDeviceSynchronize() -> u32 {
     told(|| enter()?.cuCtxSynchronize())
+}
+
+/// Ends the context of the calling thread's device, and with it the device's memory. The next call
+/// makes another.
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceReset() -> u32 {
+    told(|| {
+        let driver = driver()?;
+        let device = current(driver);
+        CHOSEN.set(device);
+        driver.cuCtxSetCurrent(0)?;
+        retained().remove(&device);
+        driver.cuDevicePrimaryCtxReset_v2(device)
+    })
+}
+
+/// Flags say how the host waits, which makes no difference here.
+#[unsafe(no_mangle)]
+extern "C" fn cudaSetDeviceFlags(_flags: u32) -> u32 {
+    told(|| driver().map(drop))
+}
+
+/// Caches are not emulated.
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceSetCacheConfig(_config: c_int) -> u32 {
+    told(|| driver().map(drop))
+}
+
+/// No profiler runs.
+#[unsafe(no_mangle)]
+extern "C" fn cudaProfilerStart() -> u32 {
+    told(|| driver().map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaProfilerStop() -> u32 {
+    told(|| driver().map(drop))
 }
 
 #[unsafe(no_mangle)]

@@ -32,7 +32,36 @@ mod types {
     }
     names! { CuEventFlags CuResult CuStreamFlags = u32 }
     names! { CuMemPoolProps = c_void }
+    names! { CudaMemcpy2D = super::Copy2D }
+    names! { CuMemHostRegisterFlags = u32 }
+    names! { CuPointerAttribute = c_int }
+    names! { CuUuid = [u8; 16] }
     names! { CuHostFn = Option<HostFunction> }
+}
+
+/// One end of a [`Copy2D`].
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct End2D {
+    /// Bytes and lines before the first.
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    /// `CUmemorytype`, which says which of the addresses is meant.
+    pub(crate) kind: u32,
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) array: u64,
+    /// Bytes of a line.
+    pub(crate) pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+pub(crate) struct Copy2D {
+    pub(crate) from: End2D,
+    pub(crate) to: End2D,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
 }
 
 /// Declares each function once, as a field with the address and a method for calls.
@@ -89,7 +118,9 @@ functions! {
     cuStreamIsCapturing cuLaunchHostFunc cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventQuery
     cuEventSynchronize cuEventElapsedTime cuThreadExchangeStreamCaptureMode cuStreamBeginCapture_v2
     cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuModuleLoadData
-    cuModuleGetFunction cuLaunchKernel
+    cuModuleGetFunction cuLaunchKernel cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDeviceGetPCIBusId
+    cuDevicePrimaryCtxReset_v2 cuPointerGetAttribute cuMemAllocPitch_v2 cuMemAllocManaged cuMemHostRegister_v2
+    cuMemHostUnregister cuMemHostGetDevicePointer_v2 cuMemsetD2D8Async cuMemcpy2DUnaligned_v2 cuMemcpy2DAsync_v2
 }
 
 /// Returns the initialized driver, without a context.

@@ -273,6 +273,12 @@ extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *
     })
 }
 
+/// Caches are not emulated.
+#[unsafe(no_mangle)]
+extern "C" fn cudaFuncSetCacheConfig(host: *const c_void, _config: c_int) -> u32 {
+    told(|| function(enter()?, host).map(drop))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cudaFuncSetAttribute(host: *const c_void, _attribute: c_int, _value: c_int) -> u32 {
     told(|| function(enter()?, host).map(drop))

@@ -17,4 +17,6 @@ mod graph;
 mod launch;
 mod memory;
 mod pool;
+mod properties;
+mod rows;
 mod stream;

@@ -32,6 +32,16 @@ int cudaStreamBeginCapture(handle, int), cudaStreamEndCapture(handle, handle *),
 int cudaGraphInstantiate(handle *, handle, unsigned long long), cudaGraphLaunch(handle, handle);
 int cudaGraphExecDestroy(handle), cudaGraphDestroy(handle);
 int cudaGetLastError(void), cudaPeekAtLastError(void);
+int cudaGetDeviceProperties(void *, int), cudaDeviceGetPCIBusId(char *, int, int), cudaDeviceReset(void);
+int cudaDeviceGetP2PAttribute(int *, int, int, int), cudaSetDeviceFlags(unsigned), cudaDeviceSetCacheConfig(int);
+int cudaPointerGetAttributes(void *, const void *), cudaProfilerStart(void), cudaProfilerStop(void);
+int cudaMallocPitch(void **, size_t *, size_t, size_t), cudaMallocManaged(void **, size_t, unsigned);
+int cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
+int cudaHostGetDevicePointer(void **, void *, unsigned);
+int cudaMemset2D(void *, size_t, int, size_t, size_t), cudaMemset2DAsync(void *, size_t, int, size_t, size_t, handle);
+int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
+int cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, int, handle);
+int cudaFuncSetCacheConfig(const void *, int);
 const char *cudaGetErrorName(int), *cudaGetErrorString(int);
 int cudaFuncGetAttributes(void *, const void *);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *, const void *, int, size_t);
@@ -151,6 +161,95 @@ static void memory(void) {
   CHECK(cudaStreamDestroy(stream));
 }
 
+/* What a device is, as nvcc's programs print it first, and what an address is. */
+static void properties(void) {
+  struct {
+    char name[256], uuid[16];
+    int others[184];
+  } device;
+  struct {
+    int kind, device;
+    void *device_address, *host_address;
+    long reserved[8];
+  } of;
+  char place[32], *host = malloc(4096);
+  int can = -1;
+  void *address, *managed, *seen;
+  CHECK(cudaGetDeviceProperties(&device, 1));
+  EXPECT(0, strcmp(device.name, "Emulated device 1"));
+  EXPECT(1, device.uuid[15]);
+  EXPECT(1 << 30, *(size_t *)((char *)&device + 288));
+  EXPECT(49152, *(size_t *)((char *)&device + 296));
+  EXPECT(32, *(int *)((char *)&device + 308));
+  EXPECT(1024, *(int *)((char *)&device + 320));
+  EXPECT(9, *(int *)((char *)&device + 360));
+  EXPECT(4, *(int *)((char *)&device + 384));
+  EXPECT(2, *(int *)((char *)&device + 568));
+  EXPECT(101, cudaGetDeviceProperties(&device, 2));
+  EXPECT(1, cudaGetDeviceProperties(NULL, 0));
+  CHECK(cudaDeviceGetPCIBusId(place, sizeof place, 1));
+  EXPECT(0, strcmp(place, "0000:02:00.0"));
+  CHECK(cudaDeviceGetP2PAttribute(&can, 2, 0, 1));
+  EXPECT(1, can);
+  EXPECT(1, cudaDeviceGetP2PAttribute(&can, 9, 0, 1));
+  CHECK(cudaSetDeviceFlags(4));
+  CHECK(cudaDeviceSetCacheConfig(1));
+  CHECK(cudaProfilerStart());
+  CHECK(cudaProfilerStop());
+
+  CHECK(cudaSetDevice(1));
+  CHECK(cudaMalloc(&address, 512));
+  CHECK(cudaPointerGetAttributes(&of, (char *)address + 8));
+  EXPECT(2, of.kind);
+  EXPECT(1, of.device);
+  EXPECT(1, of.device_address == (char *)address + 8 && of.host_address == NULL);
+  CHECK(cudaMallocManaged(&managed, 512, 1));
+  CHECK(cudaPointerGetAttributes(&of, managed));
+  EXPECT(3, of.kind);
+  CHECK(cudaPointerGetAttributes(&of, host));
+  EXPECT(0, of.kind);
+  CHECK(cudaHostRegister(host, 4096, 0));
+  CHECK(cudaPointerGetAttributes(&of, host));
+  EXPECT(1, of.kind);
+  CHECK(cudaHostGetDevicePointer(&seen, host, 0));
+  EXPECT(1, seen == of.device_address);
+  CHECK(cudaHostUnregister(host));
+  free(host);
+
+  /* The device is new after a reset, and so is its memory. */
+  CHECK(cudaDeviceReset());
+  EXPECT(1, cudaFree(address));
+  CHECK(cudaGetDevice(&can));
+  EXPECT(1, can);
+  CHECK(cudaMalloc(&address, 512));
+  CHECK(cudaFree(address));
+  CHECK(cudaSetDevice(0));
+  cudaGetLastError();
+}
+
+static void rows(void) {
+  unsigned char bytes[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15, 16}}, back[2][4];
+  void *address;
+  size_t pitch;
+  CHECK(cudaMallocPitch(&address, &pitch, 8, 2));
+  EXPECT(1, pitch >= 8);
+  CHECK(cudaMemcpy2D(address, pitch, bytes, 8, 8, 2, TO_DEVICE));
+  CHECK(cudaMemcpy2D(back, 4, (char *)address + 2, pitch, 4, 2, TO_HOST));
+  EXPECT(3, back[0][0]);
+  EXPECT(14, back[1][3]);
+  CHECK(cudaMemset2D((char *)address + 3, pitch, 77, 1, 2));
+  CHECK(cudaMemset2DAsync((char *)address + 4, pitch, 78, 1, 1, NULL));
+  CHECK(cudaMemcpy2DAsync(back, 4, (char *)address + 2, pitch, 4, 2, BY_ADDRESS, NULL));
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(77, back[0][1]);
+  EXPECT(78, back[0][2]);
+  EXPECT(77, back[1][1]);
+  EXPECT(13, back[1][2]);
+  EXPECT(21, cudaMemcpy2D(back, 4, address, pitch, 4, 2, 9));
+  CHECK(cudaFree(address));
+  cudaGetLastError();
+}
+
 static void count_one(void *argument) { ++*(int *)argument; }
 
 static void streams(void) {
@@ -235,6 +334,7 @@ static void launches(void) {
   EXPECT(9, cudaGetLastError());
   EXPECT(98, cudaLaunchKernel((const void *)unknown, GRID, BLOCK, arguments, 0, NULL));
   EXPECT(209, cudaLaunchKernel((const void *)missing, GRID, BLOCK, arguments, 0, NULL));
+  CHECK(cudaFuncSetCacheConfig((const void *)fill, 1));
   CHECK(cudaFuncGetAttributes(attributes, (const void *)fill));
   EXPECT(1024, (int)attributes[3]);
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)fill, 256, 0));
@@ -253,6 +353,8 @@ int main(void) {
   devices();
   errors();
   memory();
+  properties();
+  rows();
   streams();
   launches();
   __cudaUnregisterFatBinary(binary);
