@@ -19,5 +19,7 @@ pub(crate) const INVALID_DEVICE_FUNCTION: u32 = 98;
 pub(crate) const INVALID_DEVICE: u32 = 101;
 /// `cudaErrorNoKernelImageForDevice`.
 pub(crate) const NO_KERNEL_IMAGE: u32 = 209;
+/// `cudaErrorStreamCaptureUnsupported`.
+pub(crate) const CAPTURE_UNSUPPORTED: u32 = 900;
 /// `cudaErrorNotSupported`.
 pub(crate) const NOT_SUPPORTED: u32 = 801;

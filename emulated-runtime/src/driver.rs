@@ -25,7 +25,7 @@ mod types {
         ($($name:ident)* = $type:ty) => { $(pub(crate) type $name = $type;)* };
     }
     names! {
-        CuContext CuDevicePtr CuEvent CuFunction CuGraph CuGraphExec CuMemoryPool CuModule CuStream = u64
+        CuContext CuDevicePtr CuEvent CuFunction CuGraph CuGraphExec CuGraphNode CuMemoryPool CuModule CuStream = u64
     }
     names! {
         CuCaptureMode CuCaptureStatus CuDevice CuDeviceAttribute CuDriverProcAddressQueryResult CuMemPoolAttribute = c_int
@@ -120,7 +120,7 @@ functions! {
     cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuModuleLoadData
     cuModuleGetFunction cuLaunchKernel cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDeviceGetPCIBusId
     cuDevicePrimaryCtxReset_v2 cuPointerGetAttribute cuMemAllocPitch_v2 cuMemAllocManaged cuMemHostRegister_v2
-    cuMemHostUnregister cuMemHostGetDevicePointer_v2 cuMemsetD2D8Async cuMemcpy2DUnaligned_v2 cuMemcpy2DAsync_v2
+    cuStreamGetCaptureInfo_v2 cuMemHostUnregister cuMemHostGetDevicePointer_v2 cuMemsetD2D8Async cuMemcpy2DUnaligned_v2 cuMemcpy2DAsync_v2
 }
 
 /// Returns the initialized driver, without a context.

@@ -233,6 +233,19 @@ extern "C" fn cudaLaunchKernel(
     __cudaLaunchKernel(function, grid, block, arguments, shared_bytes, stream)
 }
 
+/// One thread runs a kernel, so no block waits for another.
+#[unsafe(no_mangle)]
+extern "C" fn cudaLaunchCooperativeKernel(
+    function: *const c_void,
+    grid: Size,
+    block: Size,
+    arguments: *mut *mut c_void,
+    shared_bytes: usize,
+    stream: u64,
+) -> u32 {
+    __cudaLaunchKernel(function, grid, block, arguments, shared_bytes, stream)
+}
+
 /// Attributes (clusters, cooperation) are not emulated.
 ///
 /// # Safety

@@ -20,3 +20,4 @@ mod pool;
 mod properties;
 mod rows;
 mod stream;
+mod unsupported;

@@ -41,7 +41,10 @@ int cudaHostGetDevicePointer(void **, void *, unsigned);
 int cudaMemset2D(void *, size_t, int, size_t, size_t), cudaMemset2DAsync(void *, size_t, int, size_t, size_t, handle);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
 int cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, int, handle);
-int cudaFuncSetCacheConfig(const void *, int);
+int cudaFuncSetCacheConfig(const void *, int), cudaLaunchCooperativeKernel(const void *, dim3, dim3, void **, size_t, handle);
+int cudaGraphInstantiateWithFlags(handle *, handle, unsigned long long), cudaGraphGetNodes(handle, handle *, size_t *);
+int cudaStreamGetCaptureInfo(handle, int *, unsigned long long *, handle *, const handle **, const void **, size_t *);
+int cudaStreamAddCallback(handle, void (*)(handle, int, void *), void *, unsigned), cudaGetSymbolAddress(void **, void *);
 const char *cudaGetErrorName(int), *cudaGetErrorString(int);
 int cudaFuncGetAttributes(void *, const void *);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *, const void *, int, size_t);
@@ -252,11 +255,18 @@ static void rows(void) {
 
 static void count_one(void *argument) { ++*(int *)argument; }
 
+static void count_back(handle stream, int code, void *argument) { *(int *)argument += 10 + code + (stream == NULL); }
+
 static void streams(void) {
   handle first, second, event, from, to, graph, executable;
   unsigned flags;
   int priority, counted = 0, capturing;
   float milliseconds = -1;
+  unsigned long long id = 0;
+  handle captured;
+  const handle *nodes;
+  const void *edges = "";
+  size_t size = 0;
   CHECK(cudaStreamCreate(&first));
   CHECK(cudaStreamCreateWithPriority(&second, 1, -1));
   CHECK(cudaStreamGetFlags(second, &flags));
@@ -275,12 +285,25 @@ static void streams(void) {
   CHECK(cudaEventQuery(event));
   CHECK(cudaEventElapsedTime(&milliseconds, from, to));
   EXPECT(1, counted == 1 && milliseconds >= 0);
+  CHECK(cudaStreamAddCallback(second, count_back, &counted, 0));
+  EXPECT(1, cudaStreamAddCallback(second, count_back, &counted, 1));
+  CHECK(cudaStreamSynchronize(second));
+  EXPECT(11, counted);
+  counted = 1;
 
   CHECK(cudaStreamBeginCapture(second, 0));
   CHECK(cudaStreamIsCapturing(second, &capturing));
   EXPECT(1, capturing);
+  EXPECT(900, cudaStreamAddCallback(second, count_back, &counted, 0));
   CHECK(cudaLaunchHostFunc(second, count_one, &counted));
+  CHECK(cudaStreamGetCaptureInfo(second, &capturing, &id, &captured, &nodes, &edges, &size));
+  EXPECT(1, capturing == 1 && id != 0 && edges == NULL && size == 1);
   CHECK(cudaStreamEndCapture(second, &graph));
+  CHECK(cudaGraphGetNodes(graph, NULL, &size));
+  EXPECT(1, size);
+  EXPECT(801, cudaGetSymbolAddress(NULL, NULL));
+  CHECK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  CHECK(cudaGraphExecDestroy(executable));
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   CHECK(cudaGraphLaunch(executable, second));
   CHECK(cudaGraphLaunch(executable, second));
@@ -319,6 +342,7 @@ static void launches(void) {
   CHECK(cudaStreamSynchronize(stream));
   EXPECT(1, found[0] == 8 && found[COUNT - 1] == 8);
   CHECK(cudaLaunchKernel((const void *)fill, GRID, BLOCK, arguments, 0, NULL));
+  CHECK(cudaLaunchCooperativeKernel((const void *)fill, GRID, BLOCK, arguments, 0, NULL));
   CHECK(cudaMemcpy(found, values, sizeof found, TO_HOST));
   EXPECT(1, found[0] == 9 && found[COUNT - 1] == 9);
   value = 10;
