@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<Properties>() == 1008 && size_of::<PointerAttrib
 const OTHERS: usize = 272;
 
 /// The places of the numbers of 4 bytes, with the driver's attribute for each.
-const NUMBERS: [(usize, c_int); 27] = [
+const NUMBERS: [(usize, c_int); 29] = [
     (304, 12),
     (308, 10),
     (320, 1),
@@ -54,15 +54,18 @@ const NUMBERS: [(usize, c_int); 27] = [
     (596, 38),
     (604, 39),
     (608, 78),
+    (632, 82),
     (636, 83),
     (656, 89),
     (668, 95),
+    (688, 106),
     (704, 99),
     (720, 115),
 ];
 
 /// The places of the numbers of 8 bytes that the driver's attributes have.
-const SIZES: [(usize, c_int); 6] = [(296, 8), (312, 11), (352, 9), (368, 14), (376, 51), (624, 81)];
+const SIZES: [(usize, c_int); 8] =
+    [(296, 8), (312, 11), (352, 9), (368, 14), (376, 51), (624, 81), (672, 97), (696, 111)];
 
 /// The place of the memory's size.
 const TOTAL: usize = 288;

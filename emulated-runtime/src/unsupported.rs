@@ -4,6 +4,20 @@
 
 use crate::code::NOT_SUPPORTED;
 use crate::error::told;
+use std::ffi::c_int;
+
+/// `cudaChannelFormatDesc`.
+#[repr(C)]
+struct Channel {
+    bits: [c_int; 4],
+    kind: c_int,
+}
+
+/// Describes an element of an array, which programs do before they ask for one.
+#[unsafe(no_mangle)]
+extern "C" fn cudaCreateChannelDesc(x: c_int, y: c_int, z: c_int, w: c_int, kind: c_int) -> Channel {
+    Channel { bits: [x, y, z, w], kind }
+}
 
 /// Declares the functions.
 macro_rules! unsupported {

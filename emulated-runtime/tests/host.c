@@ -8,6 +8,10 @@ typedef void *handle;
 typedef struct {
   unsigned x, y, z;
 } dim3;
+typedef struct {
+  int x, y, z, w, kind;
+} channel;
+channel cudaCreateChannelDesc(int, int, int, int, int);
 
 enum { TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3, BY_ADDRESS = 4 };
 
@@ -188,6 +192,8 @@ static void properties(void) {
   EXPECT(9, *(int *)((char *)&device + 360));
   EXPECT(4, *(int *)((char *)&device + 384));
   EXPECT(2, *(int *)((char *)&device + 568));
+  EXPECT(2048, *(int *)((char *)&device + 604));
+  EXPECT(1024, *(size_t *)((char *)&device + 696));
   EXPECT(101, cudaGetDeviceProperties(&device, 2));
   EXPECT(1, cudaGetDeviceProperties(NULL, 0));
   CHECK(cudaDeviceGetPCIBusId(place, sizeof place, 1));
@@ -302,6 +308,8 @@ static void streams(void) {
   CHECK(cudaGraphGetNodes(graph, NULL, &size));
   EXPECT(1, size);
   EXPECT(801, cudaGetSymbolAddress(NULL, NULL));
+  const channel described = cudaCreateChannelDesc(8, 0, 0, 32, 1);
+  EXPECT(1, described.x == 8 && described.y == 0 && described.w == 32 && described.kind == 1);
   CHECK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
   CHECK(cudaGraphExecDestroy(executable));
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
