@@ -172,6 +172,24 @@ fn images_names_and_shapes_are_checked() {
 }
 
 #[test]
+fn an_image_is_loaded_in_three_ways() {
+    let object = Object::new("ways");
+    let driver = Emulated::new();
+    let mut made = [0; 3];
+    let image = object.image();
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    assert_eq!(driver.cuModuleLoadData(&mut made[0], image.as_ptr().cast()), 0);
+    assert_eq!(driver.cuModuleLoadDataEx(&mut made[1], image.as_ptr().cast(), 0, options, values), 0);
+    assert_eq!(driver.cuModuleLoadFatBinary(&mut made[2], image.as_ptr().cast()), 0);
+    let at = driver.alloc(PAGE).expect("memory");
+    for (number, module) in made.into_iter().enumerate() {
+        assert_eq!(launch(&driver, module, c"write", 0, &[at, number as u64]), 0);
+        assert_eq!(driver.cuCtxSynchronize(), 0);
+        assert_eq!(driver.control.peek(at, 8), Ok((number as u64).to_ne_bytes().to_vec()));
+    }
+}
+
+#[test]
 fn a_kernel_without_code_for_the_host_is_skipped_on_request() {
     const NAME: &str = "a_kernel_without_code_for_the_host_is_skipped_on_request";
     if !is_child(NAME) {

@@ -150,17 +150,24 @@ fn events_of_a_context_break_a_capture_in_every_mode() {
 #[test]
 fn contexts_are_made_in_three_ways_with_known_flags() {
     let (driver, primary) = with_context();
-    let mut made = [0; 3];
+    let mut made = [0; 4];
     assert_eq!(driver.cuCtxCreate_v2(&mut made[0], 0x80, 0), 0);
     assert_eq!(driver.cuCtxCreate_v3(&mut made[1], std::ptr::null_mut(), 0, 0, 0), 0);
     assert_eq!(driver.cuCtxCreate_v4(&mut made[2], std::ptr::null_mut(), 0, 0), 0);
+    // CUDA 13's headers give every context parameters, mostly without contents. The length has four
+    // bytes.
+    let parameters = |words: &mut [u64; 3]| words.as_mut_ptr().cast();
+    assert_eq!(driver.cuCtxCreate_v4(&mut made[3], parameters(&mut [0, 1 << 32, 0]), 0, 0), 0);
+    for mut words in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+        assert_eq!(driver.cuCtxCreate_v4(&mut 0, parameters(&mut words), 0, 0), 801);
+    }
     assert_eq!((driver.cuCtxCreate_v2(&mut 0, 0x1000, 0), driver.cuCtxCreate_v2(&mut 0, 0, 99)), (1, 101));
     let mut current = 0;
-    assert_eq!((driver.cuCtxGetCurrent(&mut current), current), (0, made[2]));
+    assert_eq!((driver.cuCtxGetCurrent(&mut current), current), (0, made[3]));
     assert_eq!(driver.cuCtxSetCurrent(primary), 0);
     // On one device there is nothing to enable.
-    assert_eq!(made.map(|context| driver.cuCtxEnablePeerAccess(context, 0)), [217; 3]);
-    assert_eq!(made.map(|context| driver.cuCtxDestroy_v2(context)), [0; 3]);
+    assert_eq!(made.map(|context| driver.cuCtxEnablePeerAccess(context, 0)), [217; 4]);
+    assert_eq!(made.map(|context| driver.cuCtxDestroy_v2(context)), [0; 4]);
     assert_eq!(driver.count("contexts"), 1);
 }
 

@@ -114,16 +114,20 @@ pub(crate) fn cuCtxCreate_v3(
     cuCtxCreate_v2(call, context, flags, device)
 }
 
-/// `cuCtxCreate_v4`. A context with parameters is not emulated.
+/// `cuCtxCreate_v4`. A context with a part of the multiprocessors, or for graphics, is not emulated.
+/// `parameters` is null or has a list, its length in four bytes, and a pointer.
 pub(crate) fn cuCtxCreate_v4(
     call: &mut Call,
     context: Out<u64>,
-    parameters: u64,
+    parameters: Out<[u64; 3]>,
     flags: u32,
     device: c_int,
 ) -> Answer<()> {
-    if parameters != 0 {
-        return Err(Code::NOT_SUPPORTED);
+    if !parameters.is_null() {
+        let [affinities, count, graphics] = parameters.read()?;
+        if affinities != 0 || count as u32 != 0 || graphics != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
     }
     cuCtxCreate_v2(call, context, flags, device)
 }

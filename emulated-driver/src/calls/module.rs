@@ -50,6 +50,23 @@ pub(crate) fn cuModuleLoadData(call: &mut Call, module: Out<u64>, image: In<c_ch
     call.answer(module, |call| load(call, image))
 }
 
+/// `cuModuleLoadDataEx`. Options are for the compiler of a real driver, and have no effect.
+pub(crate) fn cuModuleLoadDataEx(
+    call: &mut Call,
+    module: Out<u64>,
+    image: In<c_char>,
+    _count: u32,
+    _options: In<c_int>,
+    _values: In<*const c_void>,
+) -> Answer<()> {
+    cuModuleLoadData(call, module, image)
+}
+
+/// `cuModuleLoadFatBinary`. Every image is of one kind here.
+pub(crate) fn cuModuleLoadFatBinary(call: &mut Call, module: Out<u64>, image: In<c_char>) -> Answer<()> {
+    cuModuleLoadData(call, module, image)
+}
+
 /// Loads the object of an image, after the work of the context.
 fn load(call: &mut Call, image: In<c_char>) -> Answer<u64> {
     let path = path_of(image, call.state.config.skips_kernels)?;

@@ -214,6 +214,8 @@ macro_rules! functions {
             }
             module {
                 cuModuleLoadData: 2000, Context, Unsafe;
+                cuModuleLoadDataEx: 2010, Context, Unsafe;
+                cuModuleLoadFatBinary: 2000, Context, Unsafe;
                 cuLibraryLoadData: 12000, Init, Safe;
                 cuLibraryUnload: 12000, Init, Safe;
                 cuLibraryGetModule: 12000, Context, Safe;
