@@ -1,6 +1,6 @@
 //! Functions that libraries link, and that programs call for what is not emulated: symbols, arrays,
-//! IPC, libraries of kernels, graphs made by hand. They answer so; without them, the libraries would
-//! not even load. Arguments are not looked at.
+//! IPC, libraries of kernels, graphs made by hand. They answer so; without them, the libraries
+//! would not even load. Arguments are not looked at.
 
 use crate::code::NOT_SUPPORTED;
 use crate::error::told;

@@ -114,8 +114,8 @@ pub(crate) fn cuCtxCreate_v3(
     cuCtxCreate_v2(call, context, flags, device)
 }
 
-/// `cuCtxCreate_v4`. A context with a part of the multiprocessors, or for graphics, is not emulated.
-/// `parameters` is null or has a list, its length in four bytes, and a pointer.
+/// `cuCtxCreate_v4`. A context with a part of the multiprocessors, or for graphics, is not
+/// emulated. `parameters` is null or has a list, its length in four bytes, and a pointer.
 pub(crate) fn cuCtxCreate_v4(
     call: &mut Call,
     context: Out<u64>,
