@@ -2,7 +2,7 @@
 
 use crate::code::{Answer, Code};
 use crate::handle::Handle;
-use crate::machine::{Device, Instance, Machine};
+use crate::machine::{Device, Machine, MigDevice};
 use crate::state::{Live, State, lock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,7 +16,7 @@ pub(crate) struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     /// Returns the instance of MIG, if the handle is that of one.
-    pub(crate) fn instance(&self) -> Option<&'a Instance> {
+    pub(crate) fn instance(&self) -> Option<&'a MigDevice> {
         self.place.map(|place| &self.device.instances[place])
     }
 

@@ -55,12 +55,12 @@ pub(crate) struct Device {
     pub(crate) persistence: bool,
     pub(crate) compute_mode: u32,
     processes: Vec<Listed>,
-    pub(crate) instances: Vec<Instance>,
+    pub(crate) instances: Vec<MigDevice>,
 }
 
 /// An instance of MIG.
 #[derive(Clone, Debug)]
-pub(crate) struct Instance {
+pub(crate) struct MigDevice {
     pub(crate) profile: String,
     pub(crate) uuid: String,
     pub(crate) total: u64,
@@ -135,7 +135,7 @@ impl Machine {
     }
 
     /// Returns the handle of the device, or instance, for which `is` returns true.
-    pub(crate) fn find(&self, is: impl Fn(&Device, Option<&Instance>) -> bool) -> Answer<Handle> {
+    pub(crate) fn find(&self, is: impl Fn(&Device, Option<&MigDevice>) -> bool) -> Answer<Handle> {
         let of_device = |device: &Device| {
             let instances = device.instances.iter().enumerate();
             let all = instances.map(|(place, instance)| (Some(place), Some(instance)));
@@ -243,10 +243,10 @@ impl Defaults {
 }
 
 /// Makes an instance of MIG.
-fn instance(device: usize, place: usize, slice: Slice) -> Instance {
+fn instance(device: usize, place: usize, slice: Slice) -> MigDevice {
     let mut bytes = identity::uuid(device);
     bytes[13] = b'a' + place as u8;
-    Instance {
+    MigDevice {
         profile: slice.profile.0,
         uuid: slice.uuid.map_or_else(|| uuid("MIG", bytes), |Name(text)| text),
         total: slice.memory.0,

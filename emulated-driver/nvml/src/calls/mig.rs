@@ -4,7 +4,7 @@ use crate::code::Answer;
 use crate::code::Code;
 use crate::entry::{Subject, of_device};
 use crate::handle::Handle;
-use crate::machine::Instance;
+use crate::machine::MigDevice;
 use crate::pointers::Out;
 use crate::structs::InstanceAttributes;
 
@@ -47,7 +47,7 @@ of_device! {
 }
 
 /// Returns the instance of a call that only instances answer.
-fn instance_of<'a>(its: &Subject<'a>) -> Answer<&'a Instance> {
+fn instance_of<'a>(its: &Subject<'a>) -> Answer<&'a MigDevice> {
     its.instance().ok_or(Code::INVALID_ARGUMENT)
 }
 
