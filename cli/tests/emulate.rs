@@ -165,7 +165,7 @@ fn scripts() -> Vec<String> {
     let script = |(at, line): (usize, &&str)| {
         let indented = format!("{}  ", &line[..line.len() - line.trim_start().len()]);
         let its = lines[at + 1..].iter().map_while(|line| line.strip_prefix(&indented));
-        its.map(|line| format!("{line}\n")).collect::<String>()
+        its.collect::<Vec<_>>().join("\n")
     };
     begins.map(script).collect()
 }

@@ -94,8 +94,8 @@ fn needed<'data>(data: impl ReadRef<'data>) -> Option<Vec<String>> {
     let sections = header.sections(LittleEndian, data).ok()?;
     let (entries, link) = sections.dynamic(LittleEndian, data).ok()??;
     let strings = sections.strings(LittleEndian, data, link).ok()?;
-    let named = entries.iter().filter(|entry| entry.tag(LittleEndian) == elf::DT_NEEDED);
-    let names = named.filter_map(|entry| entry.string(LittleEndian, strings).ok());
+    let of_libraries = entries.iter().filter(|entry| entry.tag(LittleEndian) == elf::DT_NEEDED);
+    let names = of_libraries.filter_map(|entry| entry.string(LittleEndian, strings).ok());
     Some(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
 }
 
