@@ -25,15 +25,23 @@ PINNED = WORKSPACE / "ffi/torch/pinned"
 TOPICS = WORKSPACE / "ffi/include/cachalot"
 HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
 
-TARGET = "x86_64-unknown-linux-gnu"
+TARGET = os.environ.get("CARGO_BUILD_TARGET", "x86_64-unknown-linux-gnu")
+"""The processor and system that the files are for: cargo's own variable."""
+
 COMPILERS = ("c++", "g++", "clang++")
+
+_MANIFESTS = [manifest.read_text() for manifest in WORKSPACE.glob("emulated-*/**/Cargo.toml")]
+EMULATED = sorted(text.split('name = "', 1)[1].split('"')[0] for text in _MANIFESTS if '"cdylib"' in text)
+"""The crates of libraries that stand in for NVIDIA's on a machine without a GPU."""
 
 GIVEN = {
     "cachalot-library": "CACHALOT_LIBRARY",
     "cachalot-cli": "CACHALOT_COMMAND",
     "cachalot-front": "CACHALOT_FRONT",
+    **dict.fromkeys(EMULATED, "CACHALOT_EMULATED"),
 }
-"""The crates that cargo builds, and the variables that name files which are already built."""
+"""The crates that cargo builds, and the variables that name files which are already built, or the
+folder of cargo's build."""
 
 
 def stated(key: str) -> str:
@@ -110,7 +118,7 @@ def built() -> Path:
         command += ["--target", f"{TARGET}.{glibc}"]
     run(command, "cargo", CARGO_ENCODED_RUSTFLAGS=rust_flags())
     target = WORKSPACE / os.environ.get("CARGO_TARGET_DIR", "target")
-    return target / (TARGET if glibc else "") / ("debug" if profile == "dev" else profile)
+    return target / (TARGET if glibc or "CARGO_BUILD_TARGET" in os.environ else "") / ("debug" if profile == "dev" else profile)
 
 
 def built_file(crate: str, name: str) -> Path:
@@ -138,6 +146,24 @@ def command() -> Path:
 def front() -> Path:
     """Returns the library that ``cachalot run`` puts in front of the driver."""
     return built_file("cachalot-front", "libcachalot_front.so")
+
+
+def emulated(to: Path) -> list[str]:
+    """Copies the emulated libraries to a folder, under the names by which programs load them, and
+    returns their paths."""
+    given = os.environ.get("CACHALOT_EMULATED")
+    folder = Path(given) if given else built()
+    files = [folder / f"lib{crate.replace('-', '_')}.so" for crate in EMULATED]
+    to.mkdir(parents=True, exist_ok=True)
+    return [str(shutil.copy(file, to / soname_of(file))) for file in files]
+
+
+def soname_of(file: Path) -> str:
+    """Returns the name that a shared library states for the loader."""
+    stated = subprocess.run(["readelf", "--dynamic", str(file)], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\(SONAME\).*\[(.+)\]", stated)
+    assert found, f"{file} states no SONAME"
+    return found[1]
 
 
 def compile_shim(source: Path, library: Path) -> None:

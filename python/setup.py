@@ -60,11 +60,12 @@ class Scripts(build_scripts):
 
 
 class Data(install_data):
-    """Installs the library of ``cachalot run`` where the command looks for it: in
-    ``../lib/cachalot``."""
+    """Installs the libraries of ``cachalot run`` and ``cachalot emulate`` where the command looks
+    for them: in ``../lib/cachalot``."""
 
     def run(self) -> None:
-        self.data_files = [("lib/cachalot", [str(build_native.front())])]
+        emulated = build_native.emulated(Path(self.get_finalized_command("build").build_base) / "emulated")
+        self.data_files = [("lib/cachalot", [str(build_native.front())]), ("lib/cachalot/emulated", emulated)]
         super().run()
 
 

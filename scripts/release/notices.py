@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 WORKSPACE = HERE.parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
-TARGET = "x86_64-unknown-linux-gnu"
+TARGET = os.environ.get("CARGO_BUILD_TARGET", "x86_64-unknown-linux-gnu")
 
 LICENCE_FILE = re.compile(r"(?i)((un)?licen[sc]e|copying|copyright|notice)")
 

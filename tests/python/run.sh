@@ -3,9 +3,9 @@
 #
 #   CACHALOT_LIBCUDA=target/emulated/libcuda.so.1 tests/python/run.sh [WHEEL]
 #
-# Without a wheel, builds the source distribution and installs that. The library is then built from the source distribution
-# without optimisation. The command and its library for `cachalot run` are the ones that the tests of the workspace use:
-# CACHALOT_COMMAND and CACHALOT_FRONT name them, or cargo builds them. The tests of the adapters need libraries, which
+# Without CACHALOT_LIBCUDA, the emulated driver is the one of the wheel. Without a wheel, builds the source distribution and installs that. The library is then built from the source distribution
+# without optimisation. The command, its library for `cachalot run` and, beside this, the emulated libraries are the ones that the
+# tests of the workspace use: CACHALOT_COMMAND and CACHALOT_FRONT name them, or cargo builds them. The tests of the adapters need libraries, which
 # scripts/setup/adapters.sh fetches, and for Numba the emulated runtime beside the driver. Says in one line what is skipped
 # where Python, or the index with its build tools, is missing.
 set -euo pipefail
@@ -30,13 +30,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ -n "$wheel" ]; then
   "${pip[@]}" install --no-deps "$wheel"
+  export CACHALOT_LIBCUDA=${CACHALOT_LIBCUDA:-$environment/lib/cachalot/emulated/libcuda.so.1}
 else
   cd "$root"
   target=${CARGO_TARGET_DIR:-$root/target}
   if [ -z "${CACHALOT_COMMAND:-}" ] || [ -z "${CACHALOT_FRONT:-}" ]; then
-    cargo build --locked -q -p cachalot-cli -p cachalot-front
+    cargo build --locked -q -p cachalot-cli -p cachalot-front -p 'cachalot-emulated-*'
     export CACHALOT_COMMAND=$target/debug/cachalot CACHALOT_FRONT=$target/debug/libcachalot_front.so
   fi
+  CACHALOT_EMULATED=$(dirname "$CACHALOT_FRONT")
+  export CACHALOT_EMULATED
   cd python
   "$python" -c "from setuptools import build_meta; build_meta.build_sdist('$work')" >"$work/log" 2>&1 ||
     { cat "$work/log" && exit 1; }

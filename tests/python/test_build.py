@@ -45,6 +45,7 @@ class Build(unittest.TestCase):
             CACHALOT_LIBRARY=__file__,
             CACHALOT_COMMAND=__file__,
             CACHALOT_FRONT=__file__,
+            CACHALOT_EMULATED=str(PACKAGE),
         )
 
 

@@ -20,10 +20,14 @@ INSTALLED = importlib.metadata.distribution("cachalot-gpu")
 FRONT = Path(cachalot_gpu.command_path()).parent.parent / "lib/cachalot/libcachalot_front.so"
 """The library of ``cachalot run``, where the command looks for it."""
 
+EMULATED = FRONT.parent / "emulated"
+"""The folder of the libraries that stand in for NVIDIA's."""
+
 PROGRAMS = [file for file in (PACKAGE / "lib").rglob("*") if ".so" in file.suffixes]
 # Other files are as the tests of the workspace use them.
 PROGRAMS += [Path(cachalot_gpu.command_path())] if "CACHALOT_COMMAND" not in os.environ else []
 PROGRAMS += [FRONT] if "CACHALOT_FRONT" not in os.environ else []
+PROGRAMS += EMULATED.glob("*") if "CACHALOT_EMULATED" not in os.environ else []
 
 OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7)}
 """The newest symbol versions of what works with every PyTorch: those of manylinux_2_17."""
@@ -56,7 +60,9 @@ class Wheel(unittest.TestCase):
         ]
         self.assertEqual([name for name in wanted if not (PACKAGE / name).is_file()], [])
         self.assertIn(Path(cachalot_gpu.library_path()), (PACKAGE / "lib").iterdir())
-        self.assertIn(FRONT, [Path(file.locate()).resolve() for file in INSTALLED.files])
+        installed = [Path(file.locate()).resolve() for file in INSTALLED.files]
+        for file in (FRONT, EMULATED / "libcuda.so.1", EMULATED / "libcudart.so.13"):
+            self.assertIn(file, installed)
 
     def test_its_shim_finds_its_library(self) -> None:
         program = f"import ctypes; ctypes.CDLL({str(PACKAGE / 'lib/libcachalot_torch.so')!r}).cachalot_torch_alloc"

@@ -25,7 +25,7 @@ pip=("$python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3'
 python/build_pieces.py "$home/pieces" "$version"
 CACHALOT_PIECES=$home/pieces CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
-  CACHALOT_FRONT=$built/debug/libcachalot_front.so \
+  CACHALOT_FRONT=$built/debug/libcachalot_front.so CACHALOT_EMULATED=$built/debug \
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
