@@ -20,9 +20,10 @@ __attribute__((weak)) void __throw_bad_array_new_length() {
   throw bad_array_new_length();
 }
 }  // namespace std
-#if _GLIBCXX_USE_CXX11_ABI
 template std::basic_ostringstream<char>::basic_ostringstream();
+#if _GLIBCXX_USE_CXX11_ABI
 template std::string std::basic_stringbuf<char>::str() const &;
+template std::string std::basic_stringbuf<char>::str() &&;
 #endif
 
 /* glibc 2.34 has these in another library, under another version. */
