@@ -3,9 +3,10 @@
 #
 #   ffi/packaging/install.sh PREFIX                  builds the release libraries and installs them under PREFIX
 #   ffi/packaging/install.sh --from FOLDER PREFIX    installs libraries that were built before
-#   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot` with its pages and completions, and its library for `cachalot run`, as well
+#   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot` with its pages and completions, its library for `cachalot run`, and the
+#                                                    emulated libraries, as well
 #
-# LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
+# For another processor (scripts/release/processor.sh), CROSS_COMPILE is the prefix of its tools, and EMULATOR runs its programs. LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
 # PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh next to it removes these files.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,7 +18,7 @@ crates=(cachalot-library)
 from=
 while [[ ${1:-} == --* ]]; do
   case $1 in
-  --command) crates+=(cachalot-cli cachalot-front) ;;
+  --command) crates+=(cachalot-cli cachalot-front 'cachalot-emulated-*') ;;
   --help)
     echo "$usage"
     exit 0
@@ -100,7 +101,8 @@ mkdir -p "$to/$libdir"
 chmod 644 "$to/$libdir/libcachalot.a"
 installed+=("$libdir/libcachalot.a")
 put 755 "$from/libcachalot.so" "$libdir/libcachalot.so.$version"
-strip --strip-unneeded "$to/$libdir/libcachalot.so.$version"
+strip=${CROSS_COMPILE:-}strip
+"$strip" --strip-unneeded "$to/$libdir/libcachalot.so.$version"
 link "libcachalot.so.$version" "$libdir/libcachalot.so.$compatible"
 link "libcachalot.so.$compatible" "$libdir/libcachalot.so"
 for package in cachalot cachalot-shared; do
@@ -115,19 +117,25 @@ if [ "${#crates[@]}" -gt 1 ]; then
   front=lib/cachalot/libcachalot_front.so
   put 755 "$from/cachalot" bin/cachalot
   put 755 "$from/${front##*/}" "$front"
-  strip --strip-unneeded "$to/bin/cachalot" "$to/$front"
+  "$strip" --strip-unneeded "$to/bin/cachalot" "$to/$front"
+  for emulated in "$from"/libcachalot_emulated_*.so; do
+    # The loader's name of each is in the file.
+    name=$(LC_ALL=C readelf --dynamic "$emulated" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+    put 755 "$emulated" "lib/cachalot/emulated/$name"
+    "$strip" --strip-unneeded "$to/lib/cachalot/emulated/$name"
+  done
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ "${#crates[@]}" -gt 1 ]; then
   # The command writes its own pages and completions, if it runs here.
-  if "$to/bin/cachalot" man --into "$work/man" >/dev/null 2>&1; then
+  if ${EMULATOR:-} "$to/bin/cachalot" man --into "$work/man" >/dev/null 2>&1; then
     for page in "$work"/man/*; do
       put 644 "$page" "share/man/man1/${page##*/}"
     done
     for shell in bash:share/bash-completion/completions/cachalot zsh:share/zsh/site-functions/_cachalot \
       fish:share/fish/vendor_completions.d/cachalot.fish; do
-      "$to/bin/cachalot" completions "${shell%%:*}" >"$work/completions"
+      ${EMULATOR:-} "$to/bin/cachalot" completions "${shell%%:*}" >"$work/completions"
       put 644 "$work/completions" "${shell#*:}"
     done
   else
