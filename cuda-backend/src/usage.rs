@@ -134,7 +134,7 @@ impl CudaDevice {
     fn processes(&self) -> Vec<ProcessMemory> {
         let bus_id = self.bus_id();
         let listed = |bus_id: [c_char; BUS_ID_BYTES]| {
-            let bytes = bus_id.map(c_char::cast_unsigned);
+            let bytes = bus_id.map(|letter| letter as u8);
             management()?.processes(CStr::from_bytes_until_nul(&bytes).ok()?)
         };
         bus_id.and_then(listed).unwrap_or_default()

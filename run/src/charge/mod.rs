@@ -401,7 +401,7 @@ fn bus_id_of(real: &Real, device: CuDevice) -> Option<CString> {
     // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
     // included.
     let code = unsafe { real.device_get_pci_bus_id(text.as_mut_ptr(), BUS_ID_BYTES as i32, device) };
-    let bytes = text.map(c_char::cast_unsigned);
+    let bytes = text.map(|letter| letter as u8);
     let text = code.is_success().then(|| CStr::from_bytes_until_nul(&bytes).ok()).flatten()?;
     Some(text.to_owned())
 }
