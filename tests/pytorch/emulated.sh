@@ -22,31 +22,15 @@ cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime
   -p cachalot-cli -p cachalot-front
 [ -x "$python" ] || python3 -m venv "$home/environment"
 pip=("$python" -m pip --quiet --disable-pip-version-check)
-"${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3'
+"${pip[@]}" install --no-compile "torch==$version.*" numpy 'setuptools>=77.0.3' ipykernel nbclient
 python/build_pieces.py "$home/pieces" "$version"
 CACHALOT_PIECES=$home/pieces CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHALOT_COMMAND=$built/debug/cachalot \
   CACHALOT_FRONT=$built/debug/libcachalot_front.so CACHALOT_EMULATED=$built/debug \
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
-
-# The emulated runtime, with the functions that only PyTorch needs. Those that nobody calls answer "not supported".
 "$built/debug/emulated-driver" install --runtime "$home/cuda" >/dev/null
-cc -O1 -Wall -Wextra -Werror -c -fPIC "${headers[@]}" "$sources/runtime.c" -o "$home/runtime.o"
-{
-  nm -D --defined-only "$home/cuda/libcudart.so.13"
-  nm --defined-only "$home/runtime.o"
-} | awk '{print $3}' | sort -u >"$home/present"
-for library in "$site"/torch/lib/*.so "$site"/nvidia/*/lib/*.so.*; do nm -D --undefined-only "$library"; done |
-  sed -n 's/.* \(_*cuda[A-Za-z0-9_]*\)@libcudart.*/\1/p' | sort -u | comm -23 - "$home/present" >"$home/absent"
-mapfile -t absent < <(sed 's/.*/-Wl,--defsym=&=not_emulated/' "$home/absent")
-cc -shared "$home/runtime.o" "${absent[@]}" -o "$home/libtorch_on_emulated.so" -ldl
-
-# The driver, behind a library with the function that only PyTorch needs. Two libraries need two names.
-mkdir -p "$home/driver"
-sed 's/libcuda\.so\.1/libcudb.so.1/g' "$home/cuda/libcuda.so.1" >"$home/driver/libcudb.so.1"
-cc -shared -fPIC -Wall -Wextra -Werror "${headers[@]}" "$sources/driver.c" -Wl,-soname,libcuda.so.1 \
-  -Wl,--no-as-needed -L"$home/driver" -l:libcudb.so.1 -Wl,-rpath,'$ORIGIN' -o "$home/driver/libcuda.so.1"
+"$sources/build.sh" "$site" "$home"
 
 c++ -std=c++20 -O1 -Wall -fPIC -shared -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
   -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 import venv
 import zipapp
+from importlib.util import find_spec
 from pathlib import Path
 
 BLOCK = """
@@ -120,6 +121,25 @@ if __name__ == "__main__":
     def test_an_interactive_program(self) -> None:
         program = f"import code\nconsole = code.InteractiveConsole()\nfor line in {BLOCK!r}.splitlines() + ['', 'ask(1)']:\n"
         self.assertEqual(self.lines(program + "    console.push(line)"), [f"1 {SERVED}"])
+
+    @unittest.skipUnless(find_spec("nbclient") and find_spec("ipykernel"), "needs nbclient and ipykernel")
+    def test_a_notebook(self) -> None:
+        """Its cells run in a process that Jupyter starts."""
+        question = "print(cachalot_gpu.torch.enabled(), cachalot_gpu.torch.memory_allocated())"
+        cells = [BLOCK, 'block = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")', question]
+        program = f"""
+import nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(text) for text in {cells!r}]
+notebook = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), kernel_name="python3").execute()
+print(notebook.cells[-1].outputs[0].text.strip())
+"""
+        folder = str(self.folder)
+        self.assertEqual(self.lines(program, JUPYTER_RUNTIME_DIR=folder, IPYTHONDIR=folder), [SERVED])
+
+    def test_no_file_can_be_written(self) -> None:
+        """As on a full disk, or for a user without a home."""
+        nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "CACHALOT_CACHE", "TMPDIR"), "/dev/full/nowhere")
+        self.assertEqual(self.lines(BLOCK + 'ask("it")', **nowhere), [f"it {SERVED}"])
 
     def test_a_package_in_another_folder(self) -> None:
         """As by ``pip install --target``: not in a folder whose ``.pth`` files Python reads."""
