@@ -30,11 +30,13 @@ tools=$(../scripts/setup/manylinux.sh)
   CACHALOT_LIBRARY=$built/libcachalot.so CACHALOT_COMMAND=$built/cachalot CACHALOT_FRONT=$built/libcachalot_front.so \
     CACHALOT_EMULATED=$built CACHALOT_PIECES=$pieces \
     python3 -m pip wheel --quiet --no-build-isolation --no-deps -w "$work" "$work"/*.tar.gz
-  # Fails unless the wheel has no newer symbol and needs no other library, and renames the wheel. The library of `cachalot run`
+  # Fails if the wheel needs another library, and names it after the oldest glibc that has its symbols. The library of `cachalot run`
   # needs the driver by a name that the command makes, and the parts for PyTorch need PyTorch's libraries, which are loaded.
-  python3 -m auditwheel repair --plat "manylinux_2_28_$processor" --exclude libcachalot-driver.so.1 \
+  python3 -m auditwheel repair --plat auto --exclude libcachalot-driver.so.1 \
     --exclude libc10.so --exclude libc10_cuda.so --exclude libtorch_cpu.so --exclude libtorch_cuda.so -w "$work/repaired" "$work"/*.whl
 )
+wheel=$(basename "$work"/repaired/*.whl)
+[[ $wheel =~ manylinux_2_(1[0-9]|2[0-8])_$processor ]] || { echo "$wheel needs a glibc later than 2.28" >&2 && exit 1; }
 [ "$processor" != "$(uname -m)" ] || ../tests/python/run.sh "$work"/repaired/*.whl
 mv "$work"/*.tar.gz "$work"/repaired/*.whl "$out"
 mv "$work/notices/sbom.cdx.json" "$out/cachalot-linux-$processor.cdx.json"

@@ -18,7 +18,7 @@ STAND_INS = ("gcc_linux-64", "gxx_linux-64", "rust_linux-64", "sysroot_linux-64"
 def stand_in(name: str) -> Stage0Recipe:
     """Returns the recipe of a package without files."""
     build = {"number": 0, "noarch": "generic", "script": "true"}
-    return Stage0Recipe.from_dict({"package": {"name": name, "version": "99"}, "build": build})
+    return Stage0Recipe.from_dict({"package": {"name": name, "version": "3.12"}, "build": build})
 
 
 def main() -> None:

@@ -96,8 +96,9 @@ way_conan() {
   export CONAN_HOME=$work/conan-home
   from_source CONAN_HOME="$CONAN_HOME" "$CONAN" profile detect
   from_source CONAN_HOME="$CONAN_HOME" "$CONAN" create "$work/conan" --version "$version"
-  from_source CONAN_HOME="$CONAN_HOME" "$CONAN" install --requires="cachalot/$version" --generator=CMakeDeps --generator=CMakeToolchain \
-    --output-folder="$work/generated"
+  # Where it puts a file beside the project's own.
+  (cd "$work" && from_source CONAN_HOME="$CONAN_HOME" "$CONAN" install --requires="cachalot/$version" --generator=CMakeDeps \
+    --generator=CMakeToolchain --output-folder="$work/generated")
   consumed_with "-DCMAKE_TOOLCHAIN_FILE=$work/generated/conan_toolchain.cmake" -DCMAKE_BUILD_TYPE=Release
 }
 
