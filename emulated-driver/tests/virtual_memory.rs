@@ -158,7 +158,7 @@ fn sizes_properties_and_capacity_are_checked() {
     assert_eq!(driver.cuMemCreate(&mut 0, PAGE, &properties(7), 0), 101);
     assert_eq!(driver.cuMemCreate(&mut 0, PAGE, &properties(0), 1), 1);
     assert_eq!(driver.cuMemCreate(&mut 0, PAGE, &Properties { kind: 0, ..properties(0) }, 0), 1);
-    assert_eq!(driver.cuMemCreate(&mut 0, PAGE, &Properties { location_kind: 2, ..properties(0) }, 0), 1);
+    assert_eq!(driver.cuMemCreate(&mut 0, PAGE, &Properties { location_kind: 5, ..properties(0) }, 0), 1);
     for (bytes, alignment, flags) in [(0, 0, 0), (100, 0, 0), (PAGE, 3, 0), (PAGE, 0, 1)] {
         assert_eq!(driver.cuMemAddressReserve(&mut 0, bytes, alignment, 0, flags), 1);
     }
@@ -298,4 +298,100 @@ fn work_that_outlives_its_mapping_is_killed() {
     }
     let output = in_child(test, &[]);
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", common::text(&output));
+}
+
+/// The properties of memory at a location of the host: 2 of no certain node, 3 of a node.
+fn of_host(location_kind: i32, node: i32) -> Properties {
+    Properties { location_kind, ..Properties::of_device(node) }
+}
+
+/// Creates memory at a location of the host.
+fn create_at(driver: &Emulated, bytes: usize, properties: &Properties) -> Result<u64, u32> {
+    let mut handle = 0;
+    let code = driver.cuMemCreate(&mut handle, bytes, properties, 0);
+    if code == 0 { Ok(handle) } else { Err(code) }
+}
+
+#[test]
+fn memory_of_the_host_is_mapped_beside_memory_of_the_device() {
+    let driver = Emulated::new();
+    let free = driver.info().expect("info").0;
+    let base = driver.reserve(4 * PAGE).expect("addresses");
+    let places = [Properties::of_device(0), of_host(2, 7), Properties::of_device(0), of_host(3, 0)];
+    for (index, properties) in places.iter().enumerate() {
+        let mut granularity = 0;
+        assert_eq!(driver.cuMemGetAllocationGranularity(&mut granularity, properties, 0), 0);
+        assert_eq!(granularity, PAGE);
+        let handle = create_at(&driver, PAGE, properties).expect("memory");
+        assert_eq!(driver.cuMemMap(base + index as u64 * STEP, PAGE, 0, handle, 0), 0);
+        assert_eq!(driver.cuMemRelease(handle), 0);
+    }
+    assert_eq!(driver.info().expect("info").0, free - 2 * PAGE);
+    assert_eq!(driver.allow(base, 4 * PAGE), 0);
+    assert_eq!(driver.cuMemsetD8Async(base, 3, 4 * PAGE, 0), 0);
+    assert_eq!(driver.cuCtxSynchronize(), 0);
+    for page in 0..4 {
+        assert_eq!(driver.read(base + page * STEP + STEP - 1, 1), Ok(vec![3]));
+    }
+    assert_eq!(driver.cuMemUnmap(base, 4 * PAGE), 0);
+    assert_eq!((driver.info().expect("info").0, driver.count("physical")), (free, 0));
+}
+
+#[test]
+fn the_host_has_access_to_its_own_memory_alone() {
+    let driver = Emulated::new();
+    let base = driver.reserve(2 * PAGE).expect("addresses");
+    let handles = [driver.create(PAGE), create_at(&driver, PAGE, &of_host(3, 0))].map(|handle| handle.expect("memory"));
+    for (at, handle) in [base, base + STEP].into_iter().zip(handles) {
+        assert_eq!(driver.cuMemMap(at, PAGE, 0, handle, 0), 0);
+    }
+    assert_eq!(driver.allow(base, 2 * PAGE), 0);
+    for location_kind in [2, 3] {
+        let host = Access { location_kind, ..Access::full(0) };
+        assert_eq!(driver.cuMemSetAccess(base, PAGE, &raw const host, 1), 1);
+        // The whole range is refused, with the page of the host.
+        assert_eq!(driver.cuMemSetAccess(base, 2 * PAGE, &raw const host, 1), 1);
+        assert_eq!(driver.cuMemSetAccess(base + STEP, PAGE, &raw const host, 1), 0);
+    }
+    // SAFETY: the host may write to the page since the last call.
+    unsafe { ((base + STEP) as *mut u8).write(7) };
+    assert_eq!(driver.read(base + STEP, 1), Ok(vec![7]));
+    let elsewhere = Access { location_kind: 4, ..Access::full(0) };
+    assert_eq!(driver.cuMemSetAccess(base + STEP, PAGE, &raw const elsewhere, 1), 1);
+}
+
+#[test]
+fn memory_of_the_host_is_refused_as_documented() {
+    let test = "memory_of_the_host_is_refused_as_documented";
+    if is_child(test) {
+        let driver = Emulated::new();
+        // The node of the calling thread is no place to create memory at, and there is one node.
+        assert_eq!(create_at(&driver, PAGE, &of_host(4, 0)), Err(1));
+        assert_eq!(create_at(&driver, PAGE, &of_host(3, 1)), Err(1));
+        // Only memory of a certain node can be exported.
+        let exported = |location_kind| Properties { handle_types: 1, ..of_host(location_kind, 0) };
+        assert_eq!(create_at(&driver, PAGE, &exported(2)), Err(1));
+        let handle = create_at(&driver, PAGE, &exported(3)).expect("memory");
+        assert!(create_at(&driver, 3 * PAGE, &of_host(3, 0)).is_ok());
+        assert_eq!(create_at(&driver, PAGE, &of_host(3, 0)), Err(2));
+        assert_eq!(driver.cuMemRelease(handle), 0);
+        assert!(create_at(&driver, PAGE, &of_host(3, 0)).is_ok());
+        return;
+    }
+    let output = in_child(test, &[("CACHALOT_EMU_HOST_MEMORY", &(4 * PAGE).to_string())]);
+    assert!(output.status.success(), "{}", common::text(&output));
+}
+
+#[test]
+fn without_the_attributes_there_is_no_memory_of_the_host() {
+    let test = "without_the_attributes_there_is_no_memory_of_the_host";
+    if is_child(test) {
+        let driver = Emulated::new();
+        assert_eq!(create_at(&driver, PAGE, &of_host(2, 0)), Err(801));
+        assert_eq!(create_at(&driver, PAGE, &of_host(3, 0)), Err(801));
+        assert!(driver.create(PAGE).is_ok());
+        return;
+    }
+    let output = in_child(test, &[("CACHALOT_EMU_ATTRIBUTES", r#"{"141": 0, "145": 0}"#)]);
+    assert!(output.status.success(), "{}", common::text(&output));
 }

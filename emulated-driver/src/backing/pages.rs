@@ -1,4 +1,5 @@
-//! The physical memory of a device: a sparse file in memory, divided into pages of 2 MiB.
+//! The physical memory of a device, or of the host for devices: a sparse file in memory, divided
+//! into pages of 2 MiB.
 //!
 //! A device has one file instead of a file for each allocation, because a program may have more
 //! allocations than the system allows open files. A part of the file mapped twice gives an alias.
@@ -34,10 +35,10 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
 }
 
-/// The memory of a device: the file and the free pages.
+/// The memory of a device or of the host: the file and the free pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    file: File,
+    file: Arc<File>,
     total: u64,
     free: Ranges,
     poison: Poison,
@@ -58,7 +59,7 @@ impl Pages {
         // SAFETY: the call above created the descriptor, and no other owner exists.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(total).expect("a sparse file of the device's size");
-        Self { file, total, free: Ranges::new(0, total), poison, told: None }
+        Self { file: Arc::new(file), total, free: Ranges::new(0, total), poison, told: None }
     }
 
     /// Tells other processes from now on how much of the memory is used, as that of `device`.
@@ -90,7 +91,7 @@ impl Pages {
     }
 
     /// Returns the file.
-    pub(crate) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
 

@@ -46,17 +46,15 @@ pub(crate) struct Import {
     pub(crate) device: i32,
     /// The parts of the file.
     pub(crate) extents: Vec<Extent>,
-    /// The source that keeps the memory.
+    /// The file of the device.
+    pub(crate) file: File,
+    /// What keeps the memory.
     pub(crate) source: Imported,
 }
 
-/// The exporter's memory: the file of the device, and the duplicate of the descriptor.
+/// The duplicate of the descriptor, which keeps the exporter from using the memory again.
 #[derive(Debug)]
-pub(crate) struct Imported {
-    pub(crate) file: File,
-    /// Keeps the exporter from using the memory again.
-    _descriptor: OwnedFd,
-}
+pub(crate) struct Imported(#[expect(dead_code, reason = "open for as long as it lives")] OwnedFd);
 
 /// Makes a descriptor of parts of the file of a device.
 pub(crate) fn export(device: usize, extents: &[Extent], file: BorrowedFd<'_>) -> Answer<(Export, OwnedFd)> {
@@ -96,5 +94,5 @@ pub(crate) fn import(descriptor: RawFd) -> Option<Import> {
     let part = |part: &Value| Some(Extent { offset: part[0].as_u64()?, bytes: part[1].as_u64()? });
     let extents = message["cachalot-emulated-memory"].as_array()?.iter().map(part).collect::<Option<_>>()?;
     let device = i32::try_from(message["device"].as_i64()?).ok()?;
-    Some(Import { device, extents, source: Imported { file: File::from(file), _descriptor: descriptor } })
+    Some(Import { device, extents, file: File::from(file), source: Imported(descriptor) })
 }

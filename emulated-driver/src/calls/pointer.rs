@@ -117,7 +117,7 @@ fn value_of(state: &State, block: &Block, attribute: c_int, address: u64) -> Ans
     let plain = block.kind == BlockKind::Plain;
     Ok(match attribute {
         CONTEXT => Value::Long(block.context),
-        MEMORY_TYPE => Value::Word(if block.kind == BlockKind::Host { 1 } else { 2 }),
+        MEMORY_TYPE => Value::Word(if matches!(block.kind, BlockKind::Host | BlockKind::MappedHost) { 1 } else { 2 }),
         DEVICE_POINTER if block.access == 0 => return Err(Code::INVALID_VALUE),
         DEVICE_POINTER => Value::Long(address),
         HOST_POINTER if matches!(block.kind, BlockKind::Host | BlockKind::Managed) => Value::Long(address),

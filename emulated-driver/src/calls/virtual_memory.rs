@@ -4,20 +4,21 @@
 //! view of the addresses (see `space`), where the device's kernels look. Memory created for export
 //! can be mapped in another process, too (see `sharing`).
 
-use crate::backing::pages::{Extent, PAGE, POISON_NEW};
-use crate::backing::sharing::{self, Imported};
-use crate::backing::space::DeviceAccess;
+use crate::backing::pages::{PAGE, POISON_NEW, Pages};
+use crate::backing::sharing;
+use crate::backing::space::{DeviceAccess, Space};
 use crate::call::Call;
-use crate::state::devices::{self, HANDLE_TYPE_POSIX_FD, VIRTUAL_MEMORY_MANAGEMENT};
+use crate::state::devices::{self, HANDLE_TYPE_POSIX_FD, HOST_MEMORY, HOST_NUMA_MEMORY, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::state::driver::State;
 use crate::state::physical;
-use crate::tables::virtual_memory::{Mapping, Physical};
+use crate::tables::virtual_memory::{Home, Mapping, Physical};
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
 use crate::values::structs::{Access, POSIX_FD, Properties};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
 const HOST_PAGE: u64 = 4096;
@@ -27,6 +28,14 @@ const END_OF_ADDRESSES: u64 = 1 << 56;
 const TYPE_PINNED: i32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const LOCATION_DEVICE: i32 = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST`.
+const LOCATION_HOST: i32 = 2;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA`.
+const LOCATION_HOST_NUMA: i32 = 3;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`.
+const LOCATION_HOST_NUMA_CURRENT: i32 = 4;
+/// The NUMA node of the emulated host, the only one.
+const NODE: i32 = 0;
 /// `CU_MEM_HANDLE_TYPE_NONE`.
 const HANDLE_NONE: i32 = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
@@ -49,7 +58,14 @@ pub(crate) fn cuMemGetAllocationGranularity(
             return Err(Code::INVALID_VALUE);
         }
         supported(call)?;
-        checked(call, &properties).map(|_| PAGE as usize)
+        // Here, any node of the host will do.
+        let named = match properties.location_kind {
+            LOCATION_HOST_NUMA | LOCATION_HOST_NUMA_CURRENT => {
+                Properties { location_kind: LOCATION_HOST_NUMA, location: NODE, ..properties }
+            }
+            _ => properties,
+        };
+        checked(call, &named).map(|_| PAGE as usize)
     })
 }
 
@@ -117,29 +133,31 @@ pub(crate) fn cuMemCreate(
 /// Creates physical memory.
 fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
     supported(call)?;
-    let device = checked(call, properties)?;
+    let home = checked(call, properties)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
     let exportable = properties.handle_types == POSIX_FD;
     let state = &mut *call.state;
-    if let Some(code) = state.devices[device].lost {
+    if let Some(code) = state.devices[home.device()].lost {
         return Err(code);
     }
     physical::collect(state);
-    if !state.devices[device].has_room(bytes) {
-        return Err(Code::OUT_OF_MEMORY);
-    }
-    let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
-    state.devices[device].pages.poison(&extents, 0, bytes, POISON_NEW);
-    Ok(add(call, device, extents, None, exportable))
+    let State { devices, virtual_memory, config, .. } = state;
+    let pages = match home {
+        Home::Device(device) if !devices[device].has_room(bytes) => return Err(Code::OUT_OF_MEMORY),
+        Home::Device(device) => &mut devices[device].pages,
+        Home::Host => virtual_memory.host.get_or_insert_with(|| Pages::new(config.host_bytes, config.poison)),
+    };
+    let extents = pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    pages.poison(&extents, 0, bytes, POISON_NEW);
+    let file = Arc::clone(pages.file());
+    let exports = Vec::new();
+    Ok(add(call, Physical { home, bytes, file, extents, imported: None, exportable, exports, held: true, mappings: 0 }))
 }
 
 /// Adds physical memory. Returns the handle.
-fn add(call: &mut Call, device: usize, extents: Vec<Extent>, imported: Option<Imported>, exportable: bool) -> u64 {
-    let bytes = extents.iter().map(|extent| extent.bytes).sum();
-    let exports = Vec::new();
-    let physical = Physical { device, bytes, extents, imported, exportable, exports, held: true, mappings: 0 };
+fn add(call: &mut Call, physical: Physical) -> u64 {
     let memory = &mut call.state.virtual_memory;
     memory.made += 1;
     memory.physical.insert(memory.made, physical);
@@ -169,7 +187,7 @@ fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd
     if kind != POSIX_FD || flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let State { virtual_memory, devices, answers, .. } = &mut *call.state;
+    let State { virtual_memory, answers, .. } = &mut *call.state;
     let number = virtual_memory.handles.get(handle).ok().copied();
     let Some(physical) = number.and_then(|number| virtual_memory.physical.get_mut(&number)) else {
         answers.outcome("export_unknown")?;
@@ -178,7 +196,7 @@ fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd
     if !physical.exportable {
         answers.outcome("export_untyped")?;
     }
-    let (export, descriptor) = sharing::export(physical.device, &physical.extents, physical.file(devices).as_fd())?;
+    let (export, descriptor) = sharing::export(physical.home.device(), &physical.extents, physical.file.as_fd())?;
     physical.exports.push(export);
     call.out = Some(descriptor.as_raw_fd() as u64);
     Ok(descriptor)
@@ -208,8 +226,11 @@ fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
         return Err(Code::INVALID_VALUE);
     };
     let device = devices::index(&call.state, import.device)?;
+    let bytes = import.extents.iter().map(|extent| extent.bytes).sum();
+    let (home, file, imported) = (Home::Device(device), Arc::new(import.file), Some(import.source));
     // A real driver exports no imported memory again.
-    Ok(add(call, device, import.extents, Some(import.source), false))
+    let (extents, exportable, exports) = (import.extents, false, Vec::new());
+    Ok(add(call, Physical { home, bytes, file, extents, imported, exportable, exports, held: true, mappings: 0 }))
 }
 
 /// `cuMemRelease`.
@@ -243,7 +264,7 @@ pub(crate) fn cuMemMap(call: &mut Call, at: u64, bytes: u64, offset: u64, handle
     if !memory.is_reserved(at, bytes) || memory.is_taken(at, at + bytes) {
         return state.answers.outcome("map_taken");
     }
-    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new(), id });
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new(), host_uses: false, id });
     if let Some(physical) = memory.physical.get_mut(&number) {
         physical.mappings += 1;
     }
@@ -272,6 +293,9 @@ pub(crate) fn cuMemUnmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
             state.space().unmap(user, start, mapping.bytes);
         }
         state.space().unmap_host(start, mapping.bytes);
+        if mapping.host_uses {
+            Space::forbid_host(start, mapping.bytes);
+        }
         if let Some(physical) = state.virtual_memory.physical.get_mut(&mapping.physical) {
             physical.mappings -= 1;
         }
@@ -299,34 +323,59 @@ pub(crate) fn cuMemSetAccess(
     }
     let mut changes = Vec::new();
     for descriptor in wanted {
-        if descriptor.location_kind != LOCATION_DEVICE {
-            return Err(Code::INVALID_VALUE);
-        }
-        // An absent device is an invalid value here, although `cuMemCreate` has a special code
-        // for an absent device.
-        let device = devices::index(state, descriptor.location).map_err(|_| Code::INVALID_VALUE)?;
+        let user = match descriptor.location_kind {
+            // An absent device is an invalid value here, although `cuMemCreate` has a special code
+            // for an absent device.
+            LOCATION_DEVICE => {
+                Home::Device(devices::index(state, descriptor.location).map_err(|_| Code::INVALID_VALUE)?)
+            }
+            LOCATION_HOST | LOCATION_HOST_NUMA => Home::Host,
+            _ => return Err(Code::INVALID_VALUE),
+        };
         let access = match descriptor.flags {
             ACCESS_NONE => None,
             ACCESS_READ => Some(DeviceAccess::Read),
             ACCESS_READ_WRITE => Some(DeviceAccess::ReadWrite),
             _ => return Err(Code::INVALID_VALUE),
         };
-        changes.push((device, access));
+        changes.push((user, access));
     }
     if changes.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
+    let memory = &state.virtual_memory;
+    let is_host = |start: &u64| memory.physical[&memory.mappings[start].physical].home == Home::Host;
+    if changes.iter().any(|change| change.0 == Home::Host) && !found.iter().all(is_host) {
+        return Err(Code::INVALID_VALUE);
+    }
     for start in found {
-        for &(device, access) in &changes {
-            change_access(state, start, device, access)?;
+        for &(user, access) in &changes {
+            match user {
+                Home::Device(device) => change_access(state, start, device, access)?,
+                Home::Host => change_host_access(state, start, access.is_some())?,
+            }
         }
     }
     Ok(())
 }
 
+/// Gives the host access to a mapping of its own memory, or takes the access away.
+fn change_host_access(state: &mut State, start: u64, uses: bool) -> Answer<()> {
+    let memory = &mut state.virtual_memory;
+    let mapping = memory.mappings.get_mut(&start).ok_or(Code::INVALID_VALUE)?;
+    let physical = &memory.physical[&mapping.physical];
+    if uses {
+        Space::map_host(start, physical.file.as_raw_fd(), &physical.extents)?;
+    } else if mapping.host_uses {
+        Space::forbid_host(start, mapping.bytes);
+    }
+    mapping.host_uses = uses;
+    Ok(())
+}
+
 /// Sets one device's access to a mapping. `None` removes the access.
 fn change_access(state: &mut State, start: u64, device: usize, access: Option<DeviceAccess>) -> Answer<()> {
-    let State { virtual_memory, devices, space, .. } = state;
+    let State { virtual_memory, space, .. } = state;
     let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
         return Err(Code::INVALID_VALUE);
     };
@@ -340,7 +389,7 @@ fn change_access(state: &mut State, start: u64, device: usize, access: Option<De
         return Ok(());
     }
     let physical = &virtual_memory.physical[&mapping.physical];
-    let descriptor = physical.file(devices).as_raw_fd();
+    let descriptor = physical.file.as_raw_fd();
     let mapped = space.map(device, start, descriptor, &physical.extents, access);
     if mapped.is_err() {
         mapping.users.remove(&device);
@@ -354,15 +403,29 @@ fn supported(call: &Call) -> Answer<()> {
     if has { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Returns the device of properties, if valid.
-fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
-    if properties.kind != TYPE_PINNED || properties.location_kind != LOCATION_DEVICE {
+/// Returns where memory with these properties lies, if they are valid.
+fn checked(call: &Call, properties: &Properties) -> Answer<Home> {
+    if properties.kind != TYPE_PINNED {
         return Err(Code::INVALID_VALUE);
     }
-    match properties.handle_types {
-        HANDLE_NONE => {}
-        POSIX_FD if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
+    match (properties.handle_types, properties.location_kind) {
+        (HANDLE_NONE, _) => {}
+        // Memory of no certain node is for one process alone.
+        (_, LOCATION_HOST) => return Err(Code::INVALID_VALUE),
+        (POSIX_FD, _) if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
         _ => return Err(Code::NOT_SUPPORTED),
     }
-    devices::index(&call.state, properties.location)
+    match properties.location_kind {
+        LOCATION_DEVICE => devices::index(&call.state, properties.location).map(Home::Device),
+        LOCATION_HOST if devices::all_have(&call.state, HOST_MEMORY) => Ok(Home::Host),
+        LOCATION_HOST_NUMA if devices::all_have(&call.state, HOST_NUMA_MEMORY) => {
+            if properties.location == NODE {
+                Ok(Home::Host)
+            } else {
+                Err(Code::INVALID_VALUE)
+            }
+        }
+        LOCATION_HOST | LOCATION_HOST_NUMA => Err(Code::NOT_SUPPORTED),
+        _ => Err(Code::INVALID_VALUE),
+    }
 }

@@ -5,6 +5,7 @@ use super::contexts;
 use super::driver::State;
 use crate::backing::space::DeviceAccess;
 use crate::tables::memory::Source;
+use crate::tables::virtual_memory::Home;
 
 /// The kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,8 +18,10 @@ pub(crate) enum BlockKind {
     Managed,
     /// Memory of another process.
     Imported,
-    /// A mapping of `cuMemMap`.
+    /// A mapping of `cuMemMap`, of memory of a device.
     Mapped,
+    /// A mapping of `cuMemMap`, of memory of the host.
+    MappedHost,
     /// Pinned host memory.
     Host,
 }
@@ -85,12 +88,12 @@ fn mapping(state: &State, address: u64) -> Option<Block> {
     let (start, bytes) = state.virtual_memory.containing(address)?;
     let mapping = &state.virtual_memory.mappings[&start];
     let physical = &state.virtual_memory.physical[&mapping.physical];
-    let access = mapping.users.get(&physical.device).or_else(|| mapping.users.values().next());
+    let access = mapping.users.get(&physical.home.device()).or_else(|| mapping.users.values().next());
     Some(Block {
-        kind: BlockKind::Mapped,
+        kind: if physical.home == Home::Host { BlockKind::MappedHost } else { BlockKind::Mapped },
         start,
         context: 0,
-        device: physical.device,
+        device: physical.home.device(),
         id: mapping.id,
         memory_id: mapping.physical,
         range: state.virtual_memory.reservation_of(address).unwrap_or((start, bytes)),

@@ -3,7 +3,7 @@
 
 use super::driver::State;
 use crate::backing::sharing::Export;
-use crate::tables::virtual_memory::Physical;
+use crate::tables::virtual_memory::{Home, Physical};
 
 /// Releases physical memory without a handle and without mappings, unless another process may use
 /// it.
@@ -14,7 +14,11 @@ pub(crate) fn drop_unused(state: &mut State, number: u64) {
         && let Some(physical) = memory.physical.remove(&number)
         && physical.imported.is_none()
     {
-        state.devices[physical.device].pages.give(&physical.extents);
+        let pages = match physical.home {
+            Home::Device(device) => Some(&mut state.devices[device].pages),
+            Home::Host => memory.host.as_mut(),
+        };
+        pages.into_iter().for_each(|pages| pages.give(&physical.extents));
     }
 }
 

@@ -190,7 +190,7 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
         pages::read(region.file(&state.devices), &region.extents, address - start, into);
         return Ok(());
     }
-    state.virtual_memory.peek(&state.devices, address, into)
+    state.virtual_memory.peek(address, into)
 }
 
 /// Takes a part of a page shared by small allocations of a context and pool. Returns the page and

@@ -1,22 +1,43 @@
 //! Reserved addresses and physical memory, joined by mappings.
 
-use crate::backing::pages::{self, Extent};
+use crate::backing::pages::{self, Extent, Pages};
 use crate::backing::sharing::{Export, Imported};
 use crate::backing::space::DeviceAccess;
-use crate::tables::device::Device;
 use crate::values::code::{Answer, Code};
 use crate::values::handles::Handles;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
+
+/// Where physical memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    /// On the device of this index.
+    Device(usize),
+    /// In the memory of the host.
+    Host,
+}
+
+impl Home {
+    /// Returns the device whose memory it is: the first one for memory of the host.
+    pub(crate) fn device(self) -> usize {
+        match self {
+            Self::Device(device) => device,
+            Self::Host => 0,
+        }
+    }
+}
 
 /// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a
 /// mapping exists, or another process may use the memory.
 #[derive(Debug)]
 pub(crate) struct Physical {
-    pub(crate) device: usize,
+    pub(crate) home: Home,
     pub(crate) bytes: u64,
+    /// The file with the memory, and its parts.
+    pub(crate) file: Arc<File>,
     pub(crate) extents: Vec<Extent>,
-    /// The memory of another process. `None`: the memory of the device.
+    /// What keeps memory of another process. `None`: the memory is the process's own.
     pub(crate) imported: Option<Imported>,
     /// Whether the memory can be exported.
     pub(crate) exportable: bool,
@@ -27,11 +48,6 @@ pub(crate) struct Physical {
 }
 
 impl Physical {
-    /// Returns the file with the memory.
-    pub(crate) fn file<'a>(&'a self, devices: &'a [Device]) -> &'a File {
-        self.imported.as_ref().map_or_else(|| devices[self.device].pages.file(), |imported| &imported.file)
-    }
-
     /// Returns whether this process uses the memory.
     pub(crate) fn is_used_here(&self) -> bool {
         self.held || self.mappings > 0
@@ -46,6 +62,8 @@ pub(crate) struct Mapping {
     pub(crate) physical: u64,
     /// Devices with access, and the kind of access.
     pub(crate) users: BTreeMap<usize, DeviceAccess>,
+    /// Whether the host has access, which it can have to its own memory.
+    pub(crate) host_uses: bool,
     /// The number that no other memory of the process has or had.
     pub(crate) id: u64,
 }
@@ -59,6 +77,8 @@ pub(crate) struct VirtualMemory {
     /// Live handles, each of a number of physical memory.
     pub(crate) handles: Handles<u64>,
     pub(crate) physical: BTreeMap<u64, Physical>,
+    /// The memory of the host for `cuMemCreate`. Made when it is first asked for.
+    pub(crate) host: Option<Pages>,
     pub(crate) made: u64,
 }
 
@@ -70,6 +90,7 @@ impl VirtualMemory {
             mappings: BTreeMap::new(),
             handles: Handles::new(7),
             physical: BTreeMap::new(),
+            host: None,
             made: 0,
         }
     }
@@ -107,7 +128,7 @@ impl VirtualMemory {
     }
 
     /// Copies the present contents of mapped memory.
-    pub(crate) fn peek(&self, devices: &[Device], address: u64, into: &mut [u8]) -> Answer<()> {
+    pub(crate) fn peek(&self, address: u64, into: &mut [u8]) -> Answer<()> {
         let mut done = 0;
         while done < into.len() {
             let at = address + done as u64;
@@ -118,7 +139,7 @@ impl VirtualMemory {
             }
             let physical = &self.physical[&mapping.physical];
             let now = (into.len() - done).min((end - at) as usize);
-            pages::read(physical.file(devices), &physical.extents, at - base, &mut into[done..done + now]);
+            pages::read(&physical.file, &physical.extents, at - base, &mut into[done..done + now]);
             done += now;
         }
         Ok(())

@@ -32,6 +32,8 @@ pub(crate) enum Poison {
 pub(crate) struct Config {
     /// `CACHALOT_EMU_MEMORY`: bytes of each device.
     pub(crate) memory_bytes: u64,
+    /// `CACHALOT_EMU_HOST_MEMORY`: bytes of the host that `cuMemCreate` can give to devices.
+    pub(crate) host_bytes: u64,
     /// `CACHALOT_EMU_CONTEXT_BYTES` and `CACHALOT_EMU_MODULE_BYTES`: device memory of each context
     /// and each module, in no call of the program.
     pub(crate) context_bytes: u64,
@@ -99,6 +101,7 @@ impl Config {
     pub(crate) fn from_environment() -> Self {
         Self {
             memory_bytes: number("MEMORY", MEMORY),
+            host_bytes: number("HOST_MEMORY", 4 << 30),
             context_bytes: number("CONTEXT_BYTES", 0),
             module_bytes: number("MODULE_BYTES", 0),
             devices: number("DEVICES", DEVICES) as usize,
