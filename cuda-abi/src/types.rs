@@ -199,17 +199,22 @@ impl CuMemAllocationProp {
     /// `rdma`, and for export to other processes if `export`.
     #[must_use]
     pub const fn on_device(ordinal: c_int, rdma: bool, export: bool) -> Self {
+        let requested_handle_types = if export { CuMemHandleType::POSIX_FD } else { CuMemHandleType::NONE };
+        let mut it = Self::at(CuMemLocation { kind: CuMemLocationType::DEVICE, id: ordinal });
+        it.requested_handle_types = requested_handle_types;
+        it.flags.gpu_direct_rdma_capable = rdma as u8;
+        it
+    }
+
+    /// Describes memory at a location, for this process alone.
+    #[must_use]
+    pub const fn at(location: CuMemLocation) -> Self {
         Self {
             kind: CuMemAllocationType::PINNED,
-            requested_handle_types: if export { CuMemHandleType::POSIX_FD } else { CuMemHandleType::NONE },
-            location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: ordinal },
+            requested_handle_types: CuMemHandleType::NONE,
+            location,
             win32_handle_metadata: core::ptr::null_mut(),
-            flags: CuMemAllocationFlags {
-                compression_type: 0,
-                gpu_direct_rdma_capable: rdma as u8,
-                usage: 0,
-                reserved: [0; 4],
-            },
+            flags: CuMemAllocationFlags { compression_type: 0, gpu_direct_rdma_capable: 0, usage: 0, reserved: [0; 4] },
         }
     }
 }
@@ -256,6 +261,12 @@ constants! {
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED";
         /// 1 iff the driver has a stream-ordered allocator for the device.
         MEMORY_POOLS_SUPPORTED = 115, "CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED";
+        /// Number of the NUMA node of the host closest to the device, or -1.
+        HOST_NUMA_ID = 134, "CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID";
+        /// 1 iff memory of `cuMemCreate` can lie on a NUMA node of the host.
+        HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141, "CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
+        /// 1 iff memory of `cuMemCreate` can lie anywhere on the host.
+        HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145, "CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
     }
     /// Behaviour of an event (`CUevent_flags`).
     CuEventFlags(u32) {
@@ -299,6 +310,10 @@ constants! {
         INVALID = 0, "CU_MEM_LOCATION_TYPE_INVALID";
         /// A device, identified by its ordinal.
         DEVICE = 1, "CU_MEM_LOCATION_TYPE_DEVICE";
+        /// The host, on any node.
+        HOST = 2, "CU_MEM_LOCATION_TYPE_HOST";
+        /// A NUMA node of the host, identified by its number.
+        HOST_NUMA = 3, "CU_MEM_LOCATION_TYPE_HOST_NUMA";
     }
     /// Type of physical memory (`CUmemAllocationType`).
     CuMemAllocationType(u32) {
