@@ -48,9 +48,10 @@ pub enum Error {
     /// the address was never pinned, or if every pin of it was undone already.
     /// [`Pages::export`](crate::Pages::export) returns it if no pinned memory contains the address.
     NotPinned(DevicePtr),
-    /// The pinned memory at this address is in an ordinary segment, which has no handle.
-    /// [`Pages::export`](crate::Pages::export) returns this error. Pages have handles: the stitched
-    /// policy and expandable segments place blocks on them.
+    /// The pinned memory at this address is in an ordinary segment, which has no handle, or is
+    /// memory of the host, which `spill` allows. [`Pages::export`](crate::Pages::export) returns
+    /// this error. Pages have handles: the stitched policy and expandable segments place blocks on
+    /// them.
     NotExportable(DevicePtr),
     /// The allocator has no device with this number. Every operation that names a device can return
     /// this error; see [`Allocator::new`](crate::Allocator::new).
@@ -227,8 +228,9 @@ impl fmt::Display for Error {
             }
             Self::NotExportable(ptr) => write!(
                 f,
-                "the memory at {ptr} lies in an ordinary segment, which cannot be exported: blocks lie on pages, which \
-                 can, under `policy:stitched` or with `expandable_segments:True`, on a device with virtual memory"
+                "the memory at {ptr} lies in an ordinary segment, or on the host because of `spill`, and cannot be exported: \
+                 blocks lie on pages of the device, which can, under `policy:stitched` or with \
+                 `expandable_segments:True`, on a device with virtual memory"
             ),
             Self::UnknownDevice(device) => write!(f, "the allocator has no device {}", device.0),
             Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),

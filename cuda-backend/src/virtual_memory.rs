@@ -4,9 +4,13 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuMemAllocationProp, CuMemHandle, CuMemHandleType};
+use crate::host_memory;
 use crate::virtual_support::{Uses, Virtual};
-use cachalot_core::{Descriptor, DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
+use cachalot_core::{Descriptor, DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, VirtualMemory};
 use core::ffi::c_int;
+
+/// The part of the host's memory that is left to other programs, as a divisor.
+const KEPT_FOR_HOST: u64 = 8;
 
 impl CudaDevice {
     /// Returns whether physical memory is created in a form that other devices on the bus, such as
@@ -26,9 +30,8 @@ impl CudaDevice {
         self.virtual_part().map_or(Uses { rdma: false, export: false }, Virtual::uses)
     }
 
-    /// Creates physical memory for `uses`.
-    fn create_physical(&self, bytes: u64, uses: Uses) -> DeviceResult<CuMemHandle> {
-        let properties = CuMemAllocationProp::on_device(self.device.0, uses.rdma, uses.export);
+    /// Creates physical memory with the given properties.
+    fn create_physical(&self, bytes: u64, properties: CuMemAllocationProp) -> DeviceResult<CuMemHandle> {
         let mut handle = CuMemHandle::default();
         self.context.call(|driver| {
             // SAFETY: both variables outlive the call, which reads `properties` and writes one
@@ -68,7 +71,7 @@ impl VirtualMemory for CudaDevice {
         let wanted = self.uses();
         let mut made = Err(CuResult::NOT_SUPPORTED.error());
         for uses in wanted.or_fewer() {
-            made = self.create_physical(bytes, uses);
+            made = self.create_physical(bytes, CuMemAllocationProp::on_device(self.device.0, uses.rdma, uses.export));
             if made.is_err_and(|error| refused.contains(&error)) {
                 continue;
             }
@@ -80,6 +83,21 @@ impl VirtualMemory for CudaDevice {
             }
             break;
         }
+        if made.is_ok() {
+            self.keep_bytes_for_pages();
+        }
+        made.map(|handle| PhysicalHandle(handle.0))
+    }
+
+    /// Creates memory of the host, which the driver pins, unless the system or a control group of
+    /// the process would have less than an eighth left.
+    fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        let location = self.virtual_part().and_then(|part| part.host);
+        let location = location.ok_or(DeviceError::new(ErrorKind::Unsupported, CuResult::NOT_SUPPORTED.0))?;
+        let kept = host_memory::of_system().map_or(0, |(total, _)| total / KEPT_FOR_HOST);
+        let claim = host_memory::claim(bytes.saturating_add(kept)).ok_or(CuResult::OUT_OF_MEMORY.error())?;
+        let made = self.create_physical(bytes, CuMemAllocationProp::at(location));
+        drop(claim);
         if made.is_ok() {
             self.keep_bytes_for_pages();
         }

@@ -3,7 +3,9 @@
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp};
+use crate::driver::types::{
+    CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp, CuMemLocation, CuMemLocationType,
+};
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,9 @@ pub(crate) struct Virtual {
     rdma: AtomicBool,
     /// Whether physical memory is created for export to other processes.
     export: AtomicBool,
+    /// Where physical memory of the host is created: on the NUMA node closest to the device, or
+    /// anywhere. `None` if the device cannot map memory of the host.
+    pub(crate) host: Option<CuMemLocation>,
     /// The turn of the thread that changes mappings.
     pub(crate) mappings: Turn,
 }
@@ -108,6 +113,7 @@ impl Virtual {
                     granularity: granularity as u64,
                     rdma: AtomicBool::new(rdma),
                     export: AtomicBool::new(export),
+                    host: host_of(context, device)?,
                     mappings: Turn::default(),
                 }));
             }
@@ -128,13 +134,29 @@ impl Virtual {
     }
 }
 
+/// Returns where physical memory of the host is created for a device.
+fn host_of(context: &Context, device: CuDevice) -> DeviceResult<Option<CuMemLocation>> {
+    if has(context, device, CuDeviceAttribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
+        // A system without nodes answers -1, and takes node 0.
+        let node = value_of(context, device, CuDeviceAttribute::HOST_NUMA_ID)?.unwrap_or(0).max(0);
+        return Ok(Some(CuMemLocation { kind: CuMemLocationType::HOST_NUMA, id: node }));
+    }
+    let anywhere = has(context, device, CuDeviceAttribute::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
+    Ok(anywhere.then_some(CuMemLocation { kind: CuMemLocationType::HOST, id: 0 }))
+}
+
 /// Returns whether an attribute of the device is 1. If the query is refused, it counts as 0.
 fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
+    Ok(value_of(context, device, attribute)? == Some(1))
+}
+
+/// Returns an attribute of the device, or `None` if the query is refused.
+fn value_of(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<Option<c_int>> {
     let mut value: c_int = 0;
     // SAFETY: `value` outlives the call, which writes one integer to it.
     let code = unsafe { context.driver().device_get_attribute(&raw mut value, attribute, device) };
     stop_if_sticky(context, code)?;
-    Ok(code.is_success() && value == 1)
+    Ok(code.is_success().then_some(value))
 }
 
 /// Fails iff the code is sticky.

@@ -13,8 +13,8 @@ use crate::units::{DeviceIndex, DevicePtr};
 /// How a device's pages are used, in bytes, at a single moment, and the virtual memory calls so
 /// far.
 ///
-/// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and leaked
-/// bytes.
+/// The bytes held from the device are those of ordinary segments, `mapped` without `spilled`,
+/// `spare`, and leaked bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PageStats {
     /// Bytes of the pages that are mapped where blocks can use them.
@@ -23,6 +23,11 @@ pub struct PageStats {
     /// guarded blocks. Work from before the decommit of an elastic range may still use some of
     /// these pages.
     pub spare: u64,
+    /// Bytes of the mapped pages that are memory of the host (`spill`). They are part of `mapped`.
+    pub spilled: u64,
+    /// Bytes of the pages of the host that are mapped nowhere, and serve the next request for which
+    /// the device has no memory.
+    pub spare_of_host: u64,
     /// Bytes of addresses with moved pages still mapped, until the work on the addresses is
     /// complete. The addresses hold no memory.
     pub stale: u64,
@@ -107,6 +112,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let mut stats = PageStats {
             mapped: pool.home + pool.guarded_blocks,
             spare: pool.unused(),
+            spilled: arena.paging.spilled.live().saturating_sub(pool.spare_of_host),
+            spare_of_host: pool.spare_of_host,
             parked: pool.asleep,
             reserved_addresses: arena.paging.address_bytes(),
             moved: arena.paging.moved_bytes.load(Ordering::Relaxed),

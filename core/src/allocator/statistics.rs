@@ -86,6 +86,12 @@ const STATISTICS: &[Statistic] = &[
         "Pages mapped nowhere, which serve the next mapping, and the parts of pages beside guarded blocks.",
         |of| of.pages.spare,
     ),
+    gauge("pages.spilled_bytes", "Mapped pages that are memory of the host, as `spill` allows.", |of| of.pages.spilled),
+    gauge(
+        "pages.spare_of_host_bytes",
+        "Pages of the host that are mapped nowhere, and serve the next request that the device has no memory for.",
+        |of| of.pages.spare_of_host,
+    ),
     gauge("pages.stale_bytes", "Addresses left by moved pages, and mapped until the work on them is complete.", |of| {
         of.pages.stale
     }),
@@ -313,7 +319,7 @@ impl Reading {
             tuned: Tuning { allocator, arena }.report(),
             planned: Planning { allocator, arena }.report(),
             plans: config.planned().is_some(),
-            leaked_bytes: arena.ledger.leaked(),
+            leaked_bytes: arena.leaked_bytes(),
         }
     }
 
@@ -341,13 +347,8 @@ mod tests {
     use super::*;
     use crate::stats::{CallCount, MemoryCalls};
 
-    /// Returns a reading in which all numbers differ, counted from 1 up, and how many there are.
-    fn numbered() -> (Reading, u64) {
-        let mut last = 0;
-        let mut next = || {
-            last += 1;
-            last
-        };
+    /// Returns statistics of pages with the numbers of `next`.
+    fn numbered_pages(next: &mut impl FnMut() -> u64) -> PageStats {
         let mut calls = || CallCount { calls: next(), us: next() };
         let calls = MemoryCalls {
             reserve: calls(),
@@ -359,20 +360,32 @@ mod tests {
             unmap: calls(),
             export: calls(),
         };
+        PageStats {
+            mapped: next(),
+            spare: next(),
+            spilled: next(),
+            spare_of_host: next(),
+            stale: next(),
+            parked: next(),
+            pinned: next(),
+            moved: next(),
+            consolidated: next(),
+            reserved_addresses: next(),
+            calls,
+            stalls: next(),
+            longest_stall_us: next(),
+        }
+    }
+
+    /// Returns a reading in which all numbers differ, counted from 1 up, and how many there are.
+    fn numbered() -> (Reading, u64) {
+        let mut last = 0;
+        let mut next = || {
+            last += 1;
+            last
+        };
         let reading = Reading {
-            pages: PageStats {
-                mapped: next(),
-                spare: next(),
-                stale: next(),
-                parked: next(),
-                pinned: next(),
-                moved: next(),
-                consolidated: next(),
-                reserved_addresses: next(),
-                calls,
-                stalls: next(),
-                longest_stall_us: next(),
-            },
+            pages: numbered_pages(&mut next),
             reclaim: ReclaimStats {
                 looks: next(),
                 given_back: next(),

@@ -42,9 +42,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Statistics<'_, D, R, S> {
         arena.peaks.locked(|totals| totals.reset_accumulated(arena.counters().all()));
     }
 
-    /// Returns how many bytes could not be released. The device may still hold this memory. It is
-    /// never allocated again, and counts as held.
+    /// Returns how many bytes could not be released. The device or the host may still hold this
+    /// memory. It is never allocated again, and counts as held.
     pub fn leaked_bytes(&self) -> u64 {
-        self.arena.ledger.leaked()
+        self.arena.leaked_bytes()
     }
 }

@@ -17,7 +17,7 @@ impl<P: Platform> Arena<P> {
     /// A description of the first invariant that does not hold.
     pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
         self.heaps.registry.lock().check()?;
-        let (mut visits, mut reserved) = (0, self.ledger.leaked());
+        let (mut visits, mut reserved) = (0, self.leaked_bytes());
         let (mut home, mut asleep, mut stale) = (0, 0, 0);
         for number in self.heaps.slot_numbers() {
             let slot = self.heaps.slot(number);
@@ -41,12 +41,12 @@ impl<P: Platform> Arena<P> {
         }
         reserved += self.paging.retired_bytes();
         let pages = self.paging.check()?;
-        reserved += pages.unused();
+        reserved += pages.unused() + pages.spare_of_host;
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {
             return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }
-        if is_exclusive && reserved != self.ledger.reserved() {
-            return Err("the bytes held from the device are not the sum of the segments");
+        if is_exclusive && reserved != self.ledger.reserved() + self.paging.spilled.reserved() {
+            return Err("the bytes held from the device and the host are not the sum of the segments");
         }
         Ok(visits)
     }

@@ -194,6 +194,7 @@ impl<P: Platform> Ladder<'_, P> {
         LadderStep::of_cache("Wait for segments that other threads obtain for the stream, and search again.", |on| {
             on.act(|| on.device.search_after_pending_segments(on.request))
         }),
+        LadderStep::new("Map memory of the host, if `spill` is set.", |on| on.spill()),
     ];
 
     /// Goes down the ladder to the first step with an effect.
@@ -269,6 +270,36 @@ impl<P: Platform> Ladder<'_, P> {
     fn grow(&self, has_waited: bool) -> Effect {
         let predict = || self.device.forecast_of_growth(self.request, has_waited);
         self.serve(|| self.device.grow(self.request), predict)
+    }
+
+    /// Serves the request from pages of the host, where the device has no more, if `spill` is set.
+    fn spill(&self) -> Effect {
+        let (device, request) = (self.device, self.request);
+        if !self.sets_room_to_spill()? {
+            return Ok(None);
+        }
+        let growth = || self.held.page_growth();
+        let take = || growth().map_or(Ok(None), |growth| growth.for_request(&request.mapping).spill(request));
+        self.serve(take, || {
+            let has_addresses = growth().map_or(Ok(false), |growth| growth.has_addresses(request))?;
+            let has_room = device.paging.has_room_to_spill(device.segment_bytes(request));
+            Ok((has_addresses && has_room).then_some(Forecast::Expand))
+        })
+    }
+
+    /// Sets the limit of pages of the host as `spill` says. Returns whether they may serve the
+    /// request: it is in a heap of pages that stay, and its tag allows it.
+    fn sets_room_to_spill(&self) -> Result<bool, Error> {
+        let (device, request) = (self.device, self.request);
+        let Some(spill) = device.settings.config.lock().spill() else { return Ok(false) };
+        let stays = device.heaps.source_now(&device.driver.flags, request).maps_pages()
+            && !device.settings.policy().traits().moves_pages;
+        if !stays || self.held.is_held_to_max(request) {
+            return Ok(false);
+        }
+        let total = device.ledger.memory_info(&device.driver)?.total;
+        device.paging.spilled.set_limit(spill.bytes(total));
+        Ok(true)
     }
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.

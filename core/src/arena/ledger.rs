@@ -73,6 +73,11 @@ impl Ledger {
         self.leaked.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of bytes held, without those for which a release failed.
+    pub(crate) fn live(&self) -> u64 {
+        self.reserved().saturating_sub(self.leaked())
+    }
+
     /// Returns whether the limit allows `more` bytes. Charges nothing.
     pub(crate) fn has_room_for(&self, more: u64) -> bool {
         self.has_room_without(0, more)
@@ -102,14 +107,14 @@ impl Ledger {
     }
 
     /// Subtracts bytes that were released, or that were charged but not allocated.
-    pub(super) fn refund(&self, bytes: u64) {
+    pub(in crate::arena) fn refund(&self, bytes: u64) {
         let reserved = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(reserved >= bytes, "refunded more bytes than charged");
     }
 
     /// Adds bytes to the leaked bytes, after a release with an uncertain outcome. The bytes stay
     /// charged.
-    pub(super) fn leak(&self, bytes: u64) {
+    pub(in crate::arena) fn leak(&self, bytes: u64) {
         self.leaked.fetch_add(bytes, Ordering::Relaxed);
     }
 

@@ -226,6 +226,11 @@ impl<P: Platform> Arena<P> {
         self.recorder().follow_tuning(&self.settings, &self.tuning);
     }
 
+    /// Returns the bytes for which a release failed, of the device and of the host.
+    pub(crate) fn leaked_bytes(&self) -> u64 {
+        self.ledger.leaked() + self.paging.spilled.leaked()
+    }
+
     /// Returns the length in bytes of the segment that the device would be asked for to serve a
     /// request.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {

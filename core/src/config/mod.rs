@@ -297,6 +297,15 @@ impl Config {
         Ok(())
     }
 
+    /// Sets `spill`; `None` means that no memory of the host serves requests.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless positive and finite.
+    pub fn set_spill(&mut self, spill: Option<Reserve>) -> Result<(), ConfigError> {
+        self.spill = spill.map(|bytes| valid_reserve("spill", bytes)).transpose()?;
+        Ok(())
+    }
+
     /// Sets `per_process_memory_fraction`.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ fn splits_any(config: &Config) -> bool {
 
 /// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each note with
 /// programs that run with and without the key.
-static NOTES: [Conditional; 15] = [
+static NOTES: [Conditional; 16] = [
     note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
     }),
@@ -115,6 +115,9 @@ static NOTES: [Conditional; 15] = [
     }),
     note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
         config.reclaim_budget.to_bits() != Config::DEFAULT.reclaim_budget.to_bits() && !config.reclaim
+    }),
+    note("spill", "without `expandable_segments:True`, segments are the device's", |config, _| {
+        config.spill.is_some() && !config.expandable_segments
     }),
     note("throw_on_cudamalloc_oom", "`policy:direct` refuses no segment early", |config, _| {
         config.throw_on_device_oom && !config.policy.traits().caches

@@ -194,6 +194,17 @@ settings! {
              heap, 4 times the device at most. A process has 128 TiB of addresses for all its devices, and each stream of \
              each pool takes such reservations. Where they run out, later ones are shorter.",
         );
+    /// Returns how much memory of the host may serve requests for which the device has none
+    /// (`spill`). `None`: none.
+    spill: Option<Reserve> = None, read by spill;
+    row setting("spill", Unset("none"), "16G")
+        .of(&["caching", "bfc"])
+        .reads(|config, key, value| config.set_spill(Some(value.reserve(key)?)))
+        .writes(|config, out| out.some(config.spill))
+        .effect(
+            "Under `expandable_segments:True`, a request for which the device has no memory is served from pages of the \
+             host, which kernels use at the rate of the link. At most this much memory of the host is held.",
+        );
     row setting("expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| config.passed_on.read_classes(key, value))
@@ -417,7 +428,7 @@ impl fmt::Debug for Config {
         fields! {
             policy planned large_segment_size max_split_size max_non_split_rounding
             garbage_collection_threshold compact compact_slack roundup_power2_divisions
-            exact_segments expandable_segments expandable_segments_reserve
+            exact_segments expandable_segments expandable_segments_reserve spill
             per_process_memory_fraction throw_on_device_oom graph_capture_record_stream_reuse
             guard quarantine zero pattern canary nvtx parity tunes tune_budget_ms reclaim
             reclaim_budget passed_on

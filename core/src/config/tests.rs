@@ -225,7 +225,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 49 keys";
+    let list = " docs/configuration.md lists the 50 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),

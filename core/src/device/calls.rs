@@ -48,6 +48,7 @@ calls! {
     Reserve = "reserve", "cuMemAddressReserve";
     Unreserve = "unreserve", "cuMemAddressFree";
     Create = "create", "cuMemCreate";
+    CreateAtHost = "create_at_host", "cuMemCreate_at_host";
     Destroy = "destroy", "cuMemRelease";
     Map = "map", "cuMemMap";
     SetAccess = "set_access", "cuMemSetAccess";

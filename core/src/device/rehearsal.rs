@@ -43,7 +43,7 @@ pub(crate) struct Answers {
     pub granularity: Option<u64>,
     /// The free memory and all memory, if the device reported it.
     pub memory: Option<MemoryInfo>,
-    /// The length of each page, by handle.
+    /// The length of each page of the device, by handle.
     pub pages: BTreeMap<u64, u64>,
 }
 
@@ -62,7 +62,7 @@ struct RehearsedDevice {
     next_number: u64,
     /// The free memory in bytes. `None` if it is unknown.
     free: Option<u64>,
-    /// The length of each page, by handle.
+    /// The length of each page of the device, by handle.
     pages: BTreeMap<u64, u64>,
     /// The events that were waited for.
     complete: BTreeSet<u64>,
@@ -238,6 +238,10 @@ impl ForwardVirtualMemory for RehearsalDevice {
         let handle = state.number();
         state.pages.insert(handle, bytes);
         Ok(PhysicalHandle(handle))
+    }
+
+    fn create_at_host(&self, _: u64) -> DeviceResult<PhysicalHandle> {
+        Ok(PhysicalHandle(self.state.lock().number()))
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {

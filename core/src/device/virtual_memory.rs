@@ -40,6 +40,15 @@ device_trait! {
     /// [`ErrorKind::OutOfMemory`] only if the device certainly does not have the memory.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> [Create];
 
+    /// Allocates `bytes` of physical memory of the host, which the device reads and writes over the
+    /// link. It is never swapped out.
+    ///
+    /// # Errors
+    /// * [`ErrorKind::OutOfMemory`] only if the host certainly does not have the memory, or would
+    ///   have too little left for itself.
+    /// * [`ErrorKind::Unsupported`] if the device cannot map memory of the host.
+    fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> [CreateAtHost];
+
     /// Releases the handle. The device frees the memory when no mapping is left.
     ///
     /// # Errors

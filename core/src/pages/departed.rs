@@ -182,7 +182,7 @@ mod tests {
                     0 | 1 => {
                         handles += 1;
                         pages.make_room().unwrap();
-                        let page = pages.add(PhysicalHandle(handles), bytes);
+                        let page = pages.add(Page::created(PhysicalHandle(handles), bytes, false));
                         let departure = pages.departures.add(Some(Fence { stream, number: handles, event: Event(handles) }), Departing::Pages).unwrap();
                         pages.depart(page, departure);
                         list.push((page, bytes, departure, stream));
@@ -229,7 +229,7 @@ mod tests {
             .add(Some(Fence { stream: STREAMS[0], number: 1, event: Event(1) }), Departing::Pages)
             .unwrap();
         pages.make_room().unwrap();
-        let page = pages.add(PhysicalHandle(1), 2 << 20);
+        let page = pages.add(Page::created(PhysicalHandle(1), 2 << 20, false));
         pages.add_alias(page);
         pages.depart(page, departure);
         pages.remove_alias(page, true);

@@ -39,6 +39,8 @@ pub(crate) enum Place {
     Home,
     /// In the list of spare pages.
     Spare,
+    /// In the list of spare pages of the host.
+    SpareOfHost,
     /// No longer used at its old place, except by the work before the departure.
     Departed,
     /// Mapped only under guarded blocks. Each mapping counts as an alias.
@@ -75,6 +77,8 @@ pub(crate) struct Page {
     pub handle: PhysicalHandle,
     /// Length in bytes.
     pub bytes: u64,
+    /// Whether the memory is that of the host. Such a page is at home in a heap, moving, or spare.
+    pub is_host: bool,
     /// The number of old mappings that have not been unmapped yet.
     pub aliases: u32,
     /// Whether the device failed to remove a mapping. Then the driver keeps the memory even after
@@ -110,14 +114,15 @@ pub(crate) struct Page {
 
 impl Page {
     /// Returns an entry for a handle that the device just created.
-    pub(crate) fn created(handle: PhysicalHandle, bytes: u64) -> Self {
-        Self { handle, bytes, ..Self::vacant(NONE) }
+    pub(crate) fn created(handle: PhysicalHandle, bytes: u64, is_host: bool) -> Self {
+        Self { handle, bytes, is_host, ..Self::vacant(NONE) }
     }
 }
 
 vacant!(Page, next, keeps, |next| Self {
     handle: PhysicalHandle(0),
     bytes: 0,
+    is_host: false,
     aliases: 0,
     stuck: false,
     place: Place::Moving,
@@ -140,6 +145,8 @@ pub(crate) struct PageBytes {
     pub home: u64,
     /// Bytes of the spare pages.
     pub spare: u64,
+    /// Bytes of the spare pages of the host.
+    pub spare_of_host: u64,
     /// Bytes of the departed pages.
     pub departed: u64,
     /// Bytes of the pages under guarded blocks.
@@ -156,7 +163,7 @@ pub(crate) struct PageBytes {
     lost: u64,
 }
 
-impl_empty! { PageBytes { home, spare, departed, guarded, guarded_blocks, moving, asleep, waking, lost } }
+impl_empty! { PageBytes { home, spare, spare_of_host, departed, guarded, guarded_blocks, moving, asleep, waking, lost } }
 
 /// Moving pages, in the order in which they are mapped: a list that is linked through the
 /// [`Page`]s.
@@ -187,6 +194,8 @@ pub(crate) struct PagePool<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
+    /// The first spare page of the host.
+    spare_of_host: u32,
     /// The departed pages.
     departed: Departed<S>,
     /// The departures of departed pages and of stale mappings of ranges.
@@ -201,7 +210,7 @@ pub(crate) struct PagePool<S: Storage> {
     pub largest: u64,
 }
 
-impl_empty! { [S: Storage] PagePool<S> { table, spare: NONE, departed, departures, pins, guards, bytes, largest } }
+impl_empty! { [S: Storage] PagePool<S> { table, spare: NONE, spare_of_host: NONE, departed, departures, pins, guards, bytes, largest } }
 
 impl<S: Storage> core::ops::Index<u32> for PagePool<S> {
     type Output = Page;
@@ -211,11 +220,11 @@ impl<S: Storage> core::ops::Index<u32> for PagePool<S> {
 }
 
 impl<S: Storage> PagePool<S> {
-    /// Returns the length of every page in bytes, by handle.
+    /// Returns the length of every page of the device in bytes, by handle.
     #[cfg(feature = "alloc")]
     pub(crate) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
         let vacant: alloc::collections::BTreeSet<u32> = self.table.vacant().collect();
-        let pages = (0..).zip(self.table.entries()).filter(|(number, _)| !vacant.contains(number));
+        let pages = (0..).zip(self.table.entries()).filter(|(number, page)| !vacant.contains(number) && !page.is_host);
         pages.map(|(_, page)| (page.handle.0, page.bytes)).collect()
     }
 
@@ -228,10 +237,10 @@ impl<S: Storage> PagePool<S> {
     }
 
     /// Adds a page that the device just created, as moving. The caller has made room.
-    pub(crate) fn add(&mut self, handle: PhysicalHandle, bytes: u64) -> u32 {
-        self.bytes.moving += bytes;
-        self.largest = self.largest.max(bytes);
-        self.table.insert(Page::created(handle, bytes))
+    pub(crate) fn add(&mut self, page: Page) -> u32 {
+        self.bytes.moving += page.bytes;
+        self.largest = self.largest.max(page.bytes);
+        self.table.insert(page)
     }
 
     /// Removes a moving page that is destroyed or lost.
@@ -282,10 +291,21 @@ impl<S: Storage> PagePool<S> {
         self.take_spare_if(|page| page.aliases == 0)
     }
 
+    /// Takes a spare page of the host of exactly `bytes`, or any if it is `None`. It is then
+    /// moving.
+    pub(crate) fn take_spare_of_host(&mut self, bytes: Option<u64>) -> Option<u32> {
+        self.take_spare_from(Place::SpareOfHost, |page| bytes.is_none_or(|bytes| page.bytes == bytes))
+    }
+
     /// Takes the first spare page for which `wanted` returns true. It is then moving.
     fn take_spare_if(&mut self, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
+        self.take_spare_from(Place::Spare, wanted)
+    }
+
+    /// Takes the first page of the list of `place` for which `wanted` returns true.
+    fn take_spare_from(&mut self, place: Place, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
         let mut before = NONE;
-        let mut page = self.spare;
+        let mut page = *self.first_spare(place);
         while page != NONE && !wanted(&self.table[page]) {
             (before, page) = (page, self.table[page].next);
         }
@@ -294,7 +314,7 @@ impl<S: Storage> PagePool<S> {
         }
         let next = self.table[page].next;
         if before == NONE {
-            self.spare = next;
+            *self.first_spare(place) = next;
         } else {
             self.table[before].next = next;
         }
@@ -302,13 +322,19 @@ impl<S: Storage> PagePool<S> {
         Some(page)
     }
 
-    /// Puts a moving page into the list of spare pages.
+    /// Returns the first page of the list of spare pages in `place`.
+    fn first_spare(&mut self, place: Place) -> &mut u32 {
+        if place == Place::SpareOfHost { &mut self.spare_of_host } else { &mut self.spare }
+    }
+
+    /// Puts a moving page into the list of spare pages, those of the device or of the host.
     pub(crate) fn make_spare(&mut self, page: u32) {
         debug_assert!(self.table[page].place == Place::Moving, "a page in hand becomes spare");
-        self.put(page, Place::Spare);
-        self.table[page].origin = None;
-        self.table[page].next = self.spare;
-        self.spare = page;
+        let place = if self.table[page].is_host { Place::SpareOfHost } else { Place::Spare };
+        self.put(page, place);
+        let next = core::mem::replace(self.first_spare(place), page);
+        let entry = &mut self.table[page];
+        (entry.origin, entry.next) = (None, next);
     }
 
     /// Ends the departure of `page`: no work before `departure` uses the page any more, and its
@@ -435,7 +461,9 @@ impl<S: Storage> PagePool<S> {
         let awake = self.table[page];
         debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
         self.put(page, Place::Asleep);
-        self.table[page].handle = PhysicalHandle(0);
+        let entry = &mut self.table[page];
+        // It wakes on the device.
+        (entry.handle, entry.is_host) = (PhysicalHandle(0), false);
         awake
     }
 
@@ -565,9 +593,14 @@ impl<S: Storage> PagePool<S> {
         Some(self.table[page].next).filter(|&next| next != NONE)
     }
 
-    /// Iterates over the spare pages.
+    /// Iterates over the spare pages of the device.
     fn spares(&self) -> impl Iterator<Item = u32> {
-        core::iter::successors(Some(self.spare).filter(|&page| page != NONE), |&page| self.next(page))
+        self.list(self.spare)
+    }
+
+    /// Iterates over a list of pages, from `first` on.
+    fn list(&self, first: u32) -> impl Iterator<Item = u32> {
+        core::iter::successors(Some(first).filter(|&page| page != NONE), |&page| self.next(page))
     }
 
     /// Checks the sums of bytes by place.
@@ -575,12 +608,17 @@ impl<S: Storage> PagePool<S> {
     /// # Errors
     /// A description of the broken invariant.
     pub(crate) fn check(&self) -> Result<PageBytes, &'static str> {
-        let spare = self.spares().try_fold(0, |sum, page| {
-            let page = &self.table[page];
-            if page.place == Place::Spare { Ok(sum + page.bytes) } else { Err("the list of spare pages holds another") }
-        })?;
+        let sum = |first, place| {
+            self.list(first).try_fold(0, |sum, page| {
+                let page = &self.table[page];
+                let is_spare = page.place == place && page.is_host == (place == Place::SpareOfHost);
+                if is_spare { Ok(sum + page.bytes) } else { Err("a list of spare pages holds another") }
+            })
+        };
+        let spare = (sum(self.spare, Place::Spare)?, sum(self.spare_of_host, Place::SpareOfHost)?);
         let departed = self.table.entries().iter().filter(|page| page.place == Place::Departed);
-        if (spare, departed.map(|page| page.bytes).sum()) == (self.bytes.spare, self.bytes.departed) {
+        let listed = (self.bytes.spare, self.bytes.spare_of_host);
+        if (spare, departed.map(|page| page.bytes).sum()) == (listed, self.bytes.departed) {
             Ok(self.bytes)
         } else {
             Err("the bytes of the spare or of the departed pages are not their sum")
@@ -590,7 +628,7 @@ impl<S: Storage> PagePool<S> {
 
 impl PageBytes {
     /// Returns the bytes that no block uses: those of spare, departed and waking pages, and those
-    /// [next to](Self::beside_guarded) guarded blocks.
+    /// [next to](Self::beside_guarded) guarded blocks. None of them is the host's.
     pub(crate) fn unused(&self) -> u64 {
         self.spare + self.departed + self.waking + self.beside_guarded()
     }
@@ -605,6 +643,7 @@ impl PageBytes {
         match place {
             Place::Home => &mut self.home,
             Place::Spare => &mut self.spare,
+            Place::SpareOfHost => &mut self.spare_of_host,
             Place::Departed => &mut self.departed,
             Place::Guarded => &mut self.guarded,
             Place::Moving => &mut self.moving,

@@ -8,15 +8,15 @@ use crate::tables::Growable;
 fn the_entry_of_a_lost_page_stays_until_its_last_alias_is_removed() {
     let mut pages = PagePool::<Growable>::default();
     pages.make_room().unwrap();
-    let lost = pages.add(PhysicalHandle(1), 4096);
+    let lost = pages.add(Page::created(PhysicalHandle(1), 4096, false));
     pages.add_alias(lost);
     pages.lose(lost);
     pages.make_room().unwrap();
-    let other = pages.add(PhysicalHandle(2), 4096);
+    let other = pages.add(Page::created(PhysicalHandle(2), 4096, false));
     assert_ne!(other, lost, "an alias of the lost page is still to be removed");
     pages.remove_alias(lost, false);
     pages.make_room().unwrap();
-    assert_eq!(pages.add(PhysicalHandle(3), 4096), lost);
+    assert_eq!(pages.add(Page::created(PhysicalHandle(3), 4096, false)), lost);
     assert_eq!(pages.check().unwrap(), PageBytes { moving: 8192, ..PageBytes::default() });
 }
 
@@ -25,7 +25,7 @@ fn add_all<const N: usize>(pages: &mut PagePool<Growable>, lengths: [u64; N]) ->
     lengths.map(|bytes| {
         pages.make_room().unwrap();
         let handles = pages.lengths().len() as u64;
-        pages.add(PhysicalHandle(handles), bytes)
+        pages.add(Page::created(PhysicalHandle(handles), bytes, false))
     })
 }
 

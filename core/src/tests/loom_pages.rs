@@ -11,7 +11,7 @@ use crate::heap::moves::{PagedHeap, Wanted};
 use crate::heap::split_rules::{PageRules, Rules, Source};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::counts::PageCounts;
-use crate::pages::{Batch, PagePool};
+use crate::pages::{Batch, Page, PagePool};
 use crate::stats::HeapCounters;
 use crate::tables::Growable;
 use crate::units::{DevicePtr, MIB};
@@ -73,7 +73,7 @@ impl Device {
         while batch.bytes < held.needed {
             let mut pages = self.pages.lock().unwrap();
             pages.make_room().unwrap();
-            let page = pages.add(PhysicalHandle(0), STEP);
+            let page = pages.add(Page::created(PhysicalHandle(0), STEP, false));
             pages.append(&mut batch, page);
         }
         let held = {
@@ -173,7 +173,7 @@ impl Device {
         // Here the device maps the long page, with no lock held.
         let mut pages = self.pages.lock().unwrap();
         pages.make_room().unwrap();
-        let long = pages.add(PhysicalHandle(0), end - from);
+        let long = pages.add(Page::created(PhysicalHandle(0), end - from, false));
         drop(pages);
         let mut locked = self.heaps[heap].lock().unwrap();
         locked.sets.pages.make_room(1).unwrap();

@@ -10,7 +10,7 @@ use crate::device::PhysicalHandle;
 use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::{PageRules, Rules, Source};
 use crate::heap::{FreeOutcome, Heap};
-use crate::pages::PagePool;
+use crate::pages::{Page, PagePool};
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::empty;
 use crate::tables::Growable;
@@ -47,7 +47,7 @@ impl Parkable {
         heap.sets.pages.make_room(2).unwrap();
         for at in [BASE, BASE + STEP] {
             pages.make_room().unwrap();
-            let page = pages.add(PhysicalHandle(1), STEP);
+            let page = pages.add(Page::created(PhysicalHandle(1), STEP, false));
             pages.settle(page);
             heap.sets.pages.insert(HomePage::new(at, STEP, page));
         }
@@ -117,7 +117,7 @@ impl Parkable {
             let mut pages = self.pages.lock().unwrap();
             pages.make_room().unwrap();
             // Here the device maps a new page, with no lock held.
-            let replacement = pages.add(PhysicalHandle(2), home.bytes);
+            let replacement = pages.add(Page::created(PhysicalHandle(2), home.bytes, false));
             pages.begin_to_wake(home.page, replacement);
             drop(pages);
             let mut heap = self.heap.lock().unwrap();

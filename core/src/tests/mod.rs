@@ -61,6 +61,8 @@ mod restore;
 #[cfg(not(loom))]
 mod sizes;
 #[cfg(not(loom))]
+mod spill;
+#[cfg(not(loom))]
 mod start;
 #[cfg(not(loom))]
 mod straight;

@@ -243,6 +243,13 @@ impl ForwardVirtualMemory for ServedDevice {
         Ok(handle)
     }
 
+    /// Creates memory of the host, for which no limit of the device is charged.
+    fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        let handle = self.inner_virtual()?.create_at_host(bytes)?;
+        self.outliving().handles.insert(handle.0);
+        Ok(handle)
+    }
+
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let inner = self.inner_virtual()?;
         self.outliving().handles.remove(&handle.0);

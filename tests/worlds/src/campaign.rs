@@ -4,7 +4,7 @@ use crate::world::{Finding, Outcome, Rules, run};
 use std::time::{Duration, Instant};
 
 /// The configurations in turn.
-pub const CONFIGS: [&str; 12] = [
+pub const CONFIGS: [&str; 13] = [
     "",
     "decisions:improved",
     "expandable_segments:True",
@@ -17,6 +17,7 @@ pub const CONFIGS: [&str; 12] = [
     "policy:planned",
     "guard:all",
     "guard:sampled:7,zero:on_free",
+    "expandable_segments:True,spill:0.5",
 ];
 
 /// What a campaign has done.

@@ -34,7 +34,10 @@ impl Device {
     /// Creates a device of `capacity` bytes.
     #[must_use]
     pub fn new(capacity: u64, mistake: Option<Mistake>) -> Self {
-        Self { inner: SimulatedDevice::new(capacity), mistake }
+        let inner = SimulatedDevice::new(capacity);
+        // Only `spill` asks for it.
+        inner.set_mappable_host_memory(capacity / 4);
+        Self { inner, mistake }
     }
 
     /// Lets a later call fail: the `after`th from now on.

@@ -87,13 +87,26 @@ impl<P: Platform> Holdings<'_, P> {
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
     }
 
+    /// Returns the memory of spare pages of the host, which are kept until then because the host
+    /// takes a quarter of a second to make a GiB of them.
+    fn destroy_spares_of_host(&self) -> Result<(), Error> {
+        if self.paging.bytes().spare_of_host == 0 {
+            return Ok(());
+        }
+        self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares_of_host())
+    }
+
     /// Releases every wholly free segment and every spare page, as
     /// [`empty_heaps`](Self::empty_heaps) does.
     pub(crate) fn release_cached(&self, only: Option<u32>) -> Result<(), Error> {
         // A page with a stale mapping cannot go back to the device.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
         let decommitted = if only.is_none() { self.wait_for_departures() } else { Ok(()) };
-        unmapped.and(decommitted).and(self.empty_heaps(only)).and(self.destroy_spares())
+        unmapped
+            .and(decommitted)
+            .and(self.empty_heaps(only))
+            .and(self.destroy_spares())
+            .and(self.destroy_spares_of_host())
     }
 
     /// Releases every wholly free segment because memory could not be obtained before, and then

@@ -154,6 +154,10 @@ impl HeldPage {
             return Err(not_pinned);
         }
         let page = heap.sets.pages.containing(ptr.0).ok_or(Error::NotExportable(ptr))?;
+        // Another process would get memory of the host in place of the device's.
+        if pool[page.page].is_host {
+            return Err(Error::NotExportable(ptr));
+        }
         heap.sets.pages.pin(page.at, 1);
         Ok(Self { slot, at: page.at, handle: pool[page.page].handle })
     }

@@ -114,6 +114,28 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Serves a request from new pages of one length, which fill the gaps of the request's heap or
     /// follow them. Returns `None` if the device does not have the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        self.expand_by(request, |bytes, batch| self.mapper.new_page(bytes, Charge::Checked, batch))
+    }
+
+    /// Serves a request as [`expand`](Self::expand) does, from pages of the device for as long as
+    /// it has memory within the limit, and else from pages of the host. Returns `None` if the host
+    /// does not have the memory or the addresses either.
+    pub(crate) fn spill(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let device_has = Cell::new(true);
+        self.expand_by(request, |bytes, batch| {
+            // Each question takes the driver a millisecond where memory is short, so only the first
+            // refusal is asked for.
+            device_has.set(device_has.get() && self.mapper.new_page(bytes, Charge::WithinLimit, batch)?);
+            if device_has.get() { Ok(true) } else { self.mapper.new_page_of_host(bytes, batch) }
+        })
+    }
+
+    /// Serves a request from pages that `new_page` appends to a batch.
+    fn expand_by(
+        &self,
+        request: &Request,
+        new_page: impl Fn(u64, &mut Batch) -> Result<bool, Error>,
+    ) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
             let heaps = self.mapper.heaps;
             let long_pages = heaps.lock(request.slot).parkable;
@@ -125,7 +147,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
                 let end = batch.bytes + part.bytes;
                 while batch.bytes < end {
                     let bytes = longest.max(part.granule).min(end - batch.bytes);
-                    if !self.mapper.new_page(bytes, Charge::Checked, batch)? {
+                    if !new_page(bytes, batch)? {
                         return Ok(false);
                     }
                 }

@@ -126,16 +126,55 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
         };
+        self.add_page(Page::created(handle, bytes, false), batch)
+    }
+
+    /// Creates a page of `bytes` of the host, or takes a spare one of this length, and appends it
+    /// to `batch`. Returns false if the limit of such pages or the host does not allow the bytes.
+    pub(in crate::arena) fn new_page_of_host(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+        {
+            let mut pages = self.paging.pool.lock();
+            if let Some(page) = pages.take_spare_of_host(Some(bytes)) {
+                pages.append(batch, page);
+                return Ok(true);
+            }
+            pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
+        }
+        let spilled = &self.paging.spilled;
+        if !spilled.charge(bytes) {
+            // Those of other lengths.
+            self.destroy_spares_of_host()?;
+            if !spilled.charge(bytes) {
+                return Ok(false);
+            }
+        }
+        match self.call(MemoryCall::Create, |memory| memory.create_at_host(bytes)) {
+            Ok(handle) => self.add_page(Page::created(handle, bytes, true), batch),
+            Err(error) => {
+                spilled.refund(bytes);
+                let lacks = matches!(error.kind, ErrorKind::OutOfMemory | ErrorKind::Unsupported);
+                if lacks { Ok(false) } else { Err(error.into()) }
+            }
+        }
+    }
+
+    /// Appends a page that the device just created to `batch`.
+    fn add_page(&self, page: Page, batch: &mut Batch) -> Result<bool, Error> {
         let mut pages = self.paging.pool.lock();
         if pages.make_room().is_err() {
             // Another thread has filled the table since room was made.
             drop(pages);
-            self.destroy(Page::created(handle, bytes))?;
+            self.destroy(page)?;
             return Err(Error::TableFull("pages of memory"));
         }
-        let page = pages.add(handle, bytes);
+        let page = pages.add(page);
         pages.append(batch, page);
         Ok(true)
+    }
+
+    /// Returns the ledger with the bytes of a page: that of the device or that of the host.
+    fn ledger_of(&self, page: &Page) -> &'a Ledger {
+        if page.is_host { &self.paging.spilled } else { self.ledger }
     }
 
     /// Unmaps the pages at home in `range`, which is in a detached block of the heap in `slot`, and
@@ -175,8 +214,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 Ok(()) => unmapped(&mut pages, home.page),
                 Err(error) => {
                     // The handle stays with the mapping that could not be removed.
+                    self.ledger_of(&pages[home.page]).leak(home.bytes);
                     pages.lose(home.page);
-                    self.ledger.leak(home.bytes);
                     result = result.and(Err(error.into()));
                 }
             }
@@ -230,11 +269,11 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// stuck in a mapping counts as leaked.
     pub(in crate::arena) fn spare_page(&self, page: u32) {
         let mut pages = self.paging.pool.lock();
-        let Page { behind, stuck, bytes, .. } = pages[page];
-        if behind != NONE {
-            pages.depart(page, behind);
-        } else if stuck {
-            self.ledger.leak(bytes);
+        let entry = pages[page];
+        if entry.behind != NONE {
+            pages.depart(page, entry.behind);
+        } else if entry.stuck {
+            self.ledger_of(&entry).leak(entry.bytes);
             pages.lose(page);
         } else {
             pages.make_spare(page);
@@ -257,6 +296,22 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
+    /// Destroys the spare pages of the host.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages have been tried.
+    pub(crate) fn destroy_spares_of_host(&self) -> Result<(), Error> {
+        let mut result = Ok(());
+        loop {
+            let taken = {
+                let mut pages = self.paging.pool.lock();
+                pages.take_spare_of_host(None).map(|page| pages.remove(page))
+            };
+            let Some(page) = taken else { return result };
+            result = result.and(self.destroy(page));
+        }
+    }
+
     /// Destroys one spare page that has no aliases. Returns false if there is none.
     pub(in crate::arena) fn destroy_spare(&self) -> Result<bool, Error> {
         let taken = {
@@ -272,10 +327,11 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// The error of the device. The bytes then count as leaked.
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
         let destroyed = self.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
+        let ledger = self.ledger_of(&page);
         if destroyed.is_ok() && !page.stuck {
-            self.ledger.refund(page.bytes);
+            ledger.refund(page.bytes);
         } else {
-            self.ledger.leak(page.bytes);
+            ledger.leak(page.bytes);
         }
         Ok(destroyed?)
     }

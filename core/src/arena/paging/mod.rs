@@ -34,6 +34,7 @@ mod undo;
 mod virtual_calls;
 
 use crate::arena::Platform;
+use crate::arena::ledger::Ledger;
 use crate::arena::paging::ranges::table::RangeTable;
 use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
@@ -49,6 +50,9 @@ pub(crate) struct Paging<P: Platform> {
     range_counters: HeapCounters,
     /// Bytes of addresses that are reserved. Written when addresses are reserved or released.
     address_bytes: AtomicU64,
+    /// Bytes of the pages of the host, and the limit that `spill` sets. The ledger of the device
+    /// does not have them.
+    pub spilled: Ledger,
     /// Calls to the device's virtual memory.
     pub calls: MemoryCallCounters,
     /// Bytes of all pages that have moved. Written by the stitched policy.
@@ -73,6 +77,7 @@ impl_empty! {
         ranges: Ranked::new(Rank::Ranges, empty!()),
         range_counters,
         address_bytes,
+        spilled,
         calls,
         moved_bytes,
         stale_mappings,
@@ -89,10 +94,15 @@ impl<P: Platform> Paging<P> {
         self.pool.lock().bytes
     }
 
-    /// Returns the length of every page in bytes, by handle.
+    /// Returns the length of every page of the device in bytes, by handle.
     #[cfg(feature = "alloc")]
     pub(in crate::arena) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
         self.pool.lock().lengths()
+    }
+
+    /// Returns whether the limit of pages of the host allows `more` bytes. Spare ones do not count.
+    pub(crate) fn has_room_to_spill(&self, more: u64) -> bool {
+        self.spilled.has_room_without(self.bytes().spare_of_host, more)
     }
 
     /// Returns the bytes of the addresses that are reserved.
@@ -148,6 +158,7 @@ impl<P: Platform> LockedPaging<'_, P> {
         let Paging {
             range_counters,
             address_bytes,
+            spilled,
             moved_bytes,
             stale_mappings,
             consolidated_bytes,
@@ -161,6 +172,7 @@ impl<P: Platform> LockedPaging<'_, P> {
             ranges: Ranked::new(Rank::Ranges, self.ranges.clone()),
             range_counters: range_counters.copy(),
             address_bytes: count(address_bytes),
+            spilled: spilled.copy(),
             calls: MemoryCallCounters::default(),
             moved_bytes: count(moved_bytes),
             stale_mappings: AtomicU32::new(stale_mappings.load(Ordering::Relaxed)),

@@ -39,7 +39,7 @@ impl DriverCosts {
     /// |---|---|
     /// | `cuMemAlloc` | 31, 32, 49, 113 at 2, 20, 200, 2000 MiB |
     /// | `cuMemFree` | 24, 32, 98, 673 at the same sizes |
-    /// | `cuMemCreate` | 9 |
+    /// | `cuMemCreate` | 9; of the host 527 and 270,000 at 2 MiB and 1 GiB |
     /// | `cuMemMap` | 0.6 |
     /// | `cuMemSetAccess` | 23.5 + 4.5 · (size − 2 MiB) / 198 MiB, for each mapping in the range |
     /// | `cuMemUnmap` | 15 for each mapping |
@@ -112,6 +112,7 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::Obtain => const { &[at(2, 31_000), at(20, 32_000), at(200, 49_000), at(2000, 113_000)] },
         Call::Release => const { &[at(2, 24_000), at(20, 32_000), at(200, 98_000), at(2000, 673_000)] },
         Call::Create => const { &[at(0, 9_000)] },
+        Call::CreateAtHost => const { &[at(2, 527_000), at(1024, 270_000_000)] },
         Call::Map => const { &[at(0, 600)] },
         Call::SetAccess => const { &[at(2, 23_500), at(200, 28_000)] },
         Call::Unmap => const { &[at(0, 15_000)] },

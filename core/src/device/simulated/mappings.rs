@@ -1,7 +1,7 @@
 //! The virtual memory of a simulated device: reserved addresses, physical handles, and mappings
 //! with access.
 
-use super::{Call, DeviceState, INVALID, SimulatedDevice, UNWRITTEN};
+use super::{Call, DeviceState, INVALID, NO_MEMORY, SimulatedDevice, UNWRITTEN};
 use crate::device::simulated::work::PhysicalPart;
 use crate::device::{Descriptor, DeviceError, DeviceResult, ErrorKind, PhysicalHandle, VirtualMemory};
 use crate::units::DevicePtr;
@@ -19,6 +19,8 @@ pub(super) struct PhysicalMemory {
     pub dropped: bool,
     /// The contents, as a number.
     pub contents: u64,
+    /// Whether it is memory of the host.
+    pub is_host: bool,
 }
 
 impl DeviceState {
@@ -64,19 +66,45 @@ impl DeviceState {
         assert_eq!(self.told.remove(&at), Some(bytes), "the program was not told of the mapping at {at:#x}");
     }
 
+    /// Adds memory that is counted as used. Returns the handle.
+    fn add_physical(&mut self, bytes: u64, is_host: bool) -> PhysicalHandle {
+        self.handles += 1;
+        let contents = UNWRITTEN | self.handles;
+        self.physical.insert(self.handles, PhysicalMemory { bytes, contents, is_host, ..PhysicalMemory::default() });
+        PhysicalHandle(self.handles)
+    }
+
     /// Releases the memory of a handle if it was destroyed and has no mappings left.
     pub(super) fn collect(&mut self, handle: u64) {
         if let Some(physical) = self.physical.get(&handle)
             && physical.dropped
             && physical.mappings == 0
         {
-            self.used -= physical.bytes;
+            let used = if physical.is_host { &mut self.used_of_host } else { &mut self.used };
+            *used -= physical.bytes;
             self.physical.remove(&handle);
         }
     }
 }
 
 impl SimulatedDevice {
+    /// Sets how much memory of the host can be mapped. None at first.
+    pub fn set_mappable_host_memory(&self, bytes: u64) {
+        self.0.lock().capacity_of_host = bytes;
+    }
+
+    /// Returns the bytes of the memory of the host that is allocated for the device.
+    pub fn used_of_host(&self) -> u64 {
+        self.0.lock().used_of_host
+    }
+
+    /// Returns whether an address is mapped to memory of the host.
+    pub fn is_on_host(&self, at: DevicePtr) -> bool {
+        let state = self.0.lock();
+        let mapping = state.mappings.range(..=at.0).next_back().filter(|(base, mapping)| *base + mapping.0 > at.0);
+        mapping.is_some_and(|(_, mapping)| state.physical[&mapping.1].is_host)
+    }
+
     /// Returns the bytes of accessible mappings that the program was not told about, or that it was
     /// told will end. No block uses the memory of these mappings.
     pub fn untold(&self) -> u64 {
@@ -118,12 +146,20 @@ impl VirtualMemory for SimulatedDevice {
             return Err(INVALID);
         }
         state.use_memory(bytes)?;
-        state.handles += 1;
-        let handle = state.handles;
-        state
-            .physical
-            .insert(handle, PhysicalMemory { bytes, contents: UNWRITTEN | handle, ..PhysicalMemory::default() });
-        Ok(PhysicalHandle(handle))
+        Ok(state.add_physical(bytes, false))
+    }
+
+    fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        let mut state = self.0.lock();
+        state.enter(Call::CreateAtHost, bytes)?;
+        if bytes == 0 || !bytes.is_multiple_of(state.granularity) {
+            return Err(INVALID);
+        }
+        if state.capacity_of_host - state.used_of_host < bytes {
+            return Err(NO_MEMORY);
+        }
+        state.used_of_host += bytes;
+        Ok(state.add_physical(bytes, true))
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {

@@ -76,6 +76,10 @@ struct DeviceState {
     used: u64,
     /// The highest value of `used`.
     peak: u64,
+    /// The memory of the host that can be mapped, in bytes.
+    capacity_of_host: u64,
+    /// The memory of the host that is allocated, in bytes.
+    used_of_host: u64,
     /// The space that the device's addresses come from.
     space: Space,
     /// The ranges taken from `space`. They are returned when the device is dropped.

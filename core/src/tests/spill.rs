@@ -1,0 +1,177 @@
+//! Requests served from memory of the host, where the device has no more (`spill`).
+
+use crate::allocator::Allocator;
+use crate::arena::request::Forecast;
+use crate::config::Config;
+use crate::device::simulated::{Call, Failure, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
+use crate::error::Error;
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use spin::mutex::SpinMutex;
+use std::vec::Vec;
+
+type Spilling = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(1);
+/// The length of a large page of expandable segments.
+const PAGE: u64 = 20 * MIB;
+/// The device has five pages.
+const CAPACITY: u64 = 5 * PAGE;
+
+/// An allocator over a device of [`CAPACITY`], on a host with as many pages.
+fn allocator(config: &str) -> Spilling {
+    let device = SimulatedDevice::new(CAPACITY);
+    device.set_mappable_host_memory(CAPACITY);
+    Spilling::new([device], &Config::parse(config).unwrap()).unwrap()
+}
+
+fn device(allocator: &Spilling) -> &SimulatedDevice {
+    allocator.device(DEVICE).unwrap()
+}
+
+/// Returns the bytes of pages of the host: mapped and spare.
+fn of_host(allocator: &Spilling) -> (u64, u64) {
+    let stats = allocator.pages(DEVICE).unwrap().stats();
+    allocator.check_invariants().unwrap();
+    assert_eq!(device(allocator).used_of_host(), stats.spilled + stats.spare_of_host);
+    (stats.spilled, stats.spare_of_host)
+}
+
+/// Requests `count` blocks of a page each.
+fn pages(allocator: &Spilling, count: usize) -> Vec<DevicePtr> {
+    (0..count).map(|_| allocator.malloc(DEVICE, PAGE, STREAM).unwrap()).collect()
+}
+
+#[test]
+fn requests_beyond_the_device_are_served_from_the_host_up_to_its_limit() {
+    let allocator = allocator("expandable_segments:True,spill:0.5");
+    let blocks = pages(&allocator, 7);
+    let on_host: Vec<bool> = blocks.iter().map(|&block| device(&allocator).is_on_host(block)).collect();
+    assert_eq!(on_host, [false, false, false, false, false, true, true]);
+    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+    // Half of the device is two pages and a half.
+    let refused = allocator.malloc(DEVICE, PAGE, STREAM);
+    assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(of_host(&allocator), (0, 0));
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0);
+}
+
+#[test]
+fn without_the_key_the_host_serves_nothing() {
+    for config in ["expandable_segments:True", "spill:0.5"] {
+        let allocator = allocator(config);
+        let blocks = pages(&allocator, 5);
+        assert!(matches!(allocator.malloc(DEVICE, PAGE, STREAM), Err(Error::OutOfMemory(_))), "{config}");
+        assert_eq!((of_host(&allocator), device(&allocator).calls(Call::CreateAtHost)), ((0, 0), 0), "{config}");
+        blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    }
+}
+
+#[test]
+fn only_the_rest_of_a_request_is_served_from_the_host() {
+    let allocator = allocator("expandable_segments:True,spill:1.0");
+    let _blocks = pages(&allocator, 3);
+    let block = allocator.malloc(DEVICE, 4 * PAGE, STREAM).unwrap();
+    let on_host: Vec<bool> =
+        (0..4).map(|page| device(&allocator).is_on_host(DevicePtr(block.0 + page * PAGE))).collect();
+    assert_eq!(on_host, [false, false, true, true]);
+    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+}
+
+#[test]
+fn a_limit_counts_the_bytes_of_the_device_alone() {
+    let allocator = allocator("expandable_segments:True,spill:1.0,per_process_memory_fraction:0.4");
+    let blocks = pages(&allocator, 4);
+    let on_host: Vec<bool> = blocks.iter().map(|&block| device(&allocator).is_on_host(block)).collect();
+    assert_eq!(on_host, [false, false, true, true]);
+    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+}
+
+#[test]
+fn pages_that_a_shortage_unmaps_are_kept_for_the_next_one() {
+    let allocator = allocator("expandable_segments:True,spill:1.0");
+    let blocks = pages(&allocator, 7);
+    let made = device(&allocator).calls(Call::CreateAtHost);
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    // Another stream gets the device's pages first, and then those of the host.
+    let other = StreamId(2);
+    let blocks: Vec<_> = (0..7).map(|_| allocator.malloc(DEVICE, PAGE, other).unwrap()).collect();
+    let on_host = blocks.iter().filter(|&&block| device(&allocator).is_on_host(block)).count();
+    assert_eq!((on_host, of_host(&allocator)), (2, (2 * PAGE, 0)));
+    assert_eq!(device(&allocator).calls(Call::CreateAtHost), made);
+}
+
+#[test]
+fn a_host_without_memory_is_out_of_memory_and_another_failure_is_told() {
+    let allocator = allocator("expandable_segments:True,spill:1.0");
+    device(&allocator).set_mappable_host_memory(0);
+    let _blocks = pages(&allocator, 5);
+    assert!(matches!(allocator.malloc(DEVICE, PAGE, STREAM), Err(Error::OutOfMemory(_))));
+    assert_eq!(of_host(&allocator), (0, 0));
+    device(&allocator).set_mappable_host_memory(CAPACITY);
+    let failure = DeviceError::new(ErrorKind::Other, 77);
+    let nth = device(&allocator).calls(Call::CreateAtHost) + 1;
+    device(&allocator).fail(Failure { call: Call::CreateAtHost, nth, persistent: false, error: failure });
+    assert_eq!(allocator.malloc(DEVICE, 2 * PAGE, STREAM), Err(Error::Device(failure)));
+    assert_eq!(of_host(&allocator), (0, 0));
+    let _block = allocator.malloc(DEVICE, 2 * PAGE, STREAM).unwrap();
+    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+}
+
+#[test]
+fn a_request_that_the_host_serves_is_forecast() {
+    // A forecast knows what the limit refuses, and not what the device would.
+    let allocator = allocator("expandable_segments:True,spill:0.5,per_process_memory_fraction:0.8");
+    let _blocks = pages(&allocator, 5);
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::Expand));
+    let _block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::OutOfMemory));
+}
+
+/// A program that spills, shrinks and spills again. Whatever fails, the books stay in order.
+/// Returns the blocks that were served.
+fn program(allocator: &Spilling) -> usize {
+    let mut served = 0;
+    for stream in [STREAM, StreamId(2)] {
+        let blocks: Vec<_> = (1..5).filter_map(|pages| allocator.malloc(DEVICE, pages * PAGE, stream).ok()).collect();
+        allocator.check_invariants().unwrap();
+        served += blocks.len();
+        for block in blocks {
+            // A failed release is told, and the block is free nevertheless.
+            let _told = allocator.free(block);
+            allocator.check_invariants().unwrap();
+        }
+    }
+    let _told = allocator.empty_cache(DEVICE);
+    allocator.check_invariants().unwrap();
+    served
+}
+
+#[test]
+fn any_call_may_fail_once_and_nothing_is_lost_but_what_is_counted() {
+    const CONFIG: &str = "expandable_segments:True,spill:1.0";
+    let counted = allocator(CONFIG);
+    assert_eq!(program(&counted), 8);
+    for call in
+        [Call::Reserve, Call::Create, Call::CreateAtHost, Call::Map, Call::SetAccess, Call::Unmap, Call::Destroy]
+    {
+        let made = device(&counted).calls(call);
+        assert!(made > 0, "{call:?}");
+        for (nth, kind) in (1..=made).flat_map(|nth| [(nth, ErrorKind::OutOfMemory), (nth, ErrorKind::Other)]) {
+            let allocator = allocator(CONFIG);
+            device(&allocator).fail(Failure { call, nth, persistent: false, error: DeviceError::new(kind, 77) });
+            program(&allocator);
+            let leaked = allocator.stats(DEVICE).unwrap().leaked_bytes();
+            let (used, of_host) = (device(&allocator).used(), device(&allocator).used_of_host());
+            assert!(
+                used + of_host <= leaked + allocator.pages(DEVICE).unwrap().stats().spare_of_host,
+                "{call:?} {nth}"
+            );
+        }
+    }
+}
