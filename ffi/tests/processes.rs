@@ -395,6 +395,14 @@ fn pages_are_told_of_and_pinned_ones_stay() {
     }
 }
 
+#[test]
+fn what_a_device_has_no_memory_for_lies_on_the_host() {
+    let Some(program) = program_with_driver("spill") else { return };
+    let mut command = emulated(&program);
+    command.env("CACHALOT_EMU_MEMORY", (256 << 20).to_string());
+    without_leaks(command.arg("expandable_segments:True,spill:2.0"), "spill");
+}
+
 /// On simulated devices and on the emulated driver, in the time of the clock.
 #[test]
 fn idle_memory_is_given_back_by_a_thread_of_the_library() {
