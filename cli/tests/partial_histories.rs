@@ -134,7 +134,7 @@ fn segments_alone_are_no_history_of_blocks() {
 fn a_history_that_does_not_lead_to_the_end_says_so() {
     // Cut after its first events, while the segments are those of the end.
     let events = vec![event("segment_alloc", HERE, 40), event("alloc", HERE, 40)];
-    let file = written("cut_short", &[segment(HERE, &[-40])], &[events.clone()]);
+    let file = written("cut_short", &[segment(HERE, &[-40])], std::slice::from_ref(&events));
     let text = said(&["inspect"], &file);
     assert!(text.contains("40.00 MiB were reserved at the peak, for at most 40.00 MiB live"), "{text}");
     assert!(text.contains("Note: the history does not lead to the end ("), "{text}");
