@@ -28,6 +28,19 @@ fn a_forked_child_is_told_that_it_is_one() {
     without_errors(&simulated(&program));
 }
 
+/// Two pages are refused: that of the table of handles, and that of the mark of a parent. The
+/// complete check of a handle then compares process ids.
+#[test]
+fn a_forked_child_is_told_where_the_kernel_wipes_no_pages() {
+    let kernel = root().join("tests/c_abi/process/no_wipe.c");
+    let Some(kernel) = build(&kernel, Link::Shared, &["-shared".as_ref(), "-fPIC".as_ref()]) else { return };
+    let Some(program) = program("fork") else { return };
+    for command in [simulated, emulated] {
+        let said = succeed(command(&program).env("LD_PRELOAD", &kernel));
+        assert!(said.is_some_and(|said| said.matches("refused\n").count() >= 2), "the kernel was asked");
+    }
+}
+
 #[test]
 fn nothing_is_called_at_exit() {
     let Some(program) = program("exit") else { return };
