@@ -5,10 +5,10 @@ pub fn name(device: usize) -> String {
     format!("Emulated device {device}")
 }
 
-/// Returns the UUID of a device, different for each of the first 65,536.
+/// Returns the UUID of a device, different for each of the first 256.
 pub fn uuid(device: usize) -> [u8; 16] {
-    let mut bytes = *b"cachalot-emu-0\0\0";
-    bytes[14..].copy_from_slice(&(device as u16).to_be_bytes());
+    let mut bytes = *b"cachalot-emu-00\0";
+    bytes[15] = device as u8;
     bytes
 }
 

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_uuid_has_the_bytes_that_the_driver_gives() {
-        assert_eq!(uuid("GPU", identity::uuid(1)), "GPU-63616368-616c-6f74-2d65-6d752d300001");
+        assert_eq!(uuid("GPU", identity::uuid(1)), "GPU-63616368-616c-6f74-2d65-6d752d303001");
     }
 
     #[test]

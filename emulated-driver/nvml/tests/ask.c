@@ -252,7 +252,7 @@ static void mig(void) {
   SAME(nvmlDeviceGetName(instance, text, sizeof text), 0);
   TEXT(text, "A100 MIG 2g.20gb");
   SAME(nvmlDeviceGetUUID(instance, text, sizeof text), 0);
-  TEXT(text, "MIG-63616368-616c-6f74-2d65-6d752d620000");
+  TEXT(text, "MIG-63616368-616c-6f74-2d65-6d752d623000");
   SAME(nvmlDeviceGetHandleByUUID(text, &parent), 0);
   SAME(parent == instance, 1);
   SAME(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance, &parent), 0);
