@@ -124,6 +124,7 @@ way_spack() {
 }
 
 way_conda() {
+  eval "$(scripts/setup/manylinux.sh 2>/dev/null)" # patchelf
   eval "$(scripts/setup/rattler_build.sh 2>/dev/null)"
   from_source PYTHONPATH="$RATTLER_BUILD" python3 tests/conda_recipe.py "$release/recipes/conda/recipe.yaml" "$work/conda"
 }
