@@ -13,5 +13,9 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/publish
 rm -rf "$CARGO_TARGET_DIR/package"
 cargo publish --workspace --dry-run --locked
-cp "$CARGO_TARGET_DIR"/package/cachalot*-"$version".crate "$out"
+# Where the packages are after that is no promise of cargo's.
+published='import json, sys; print(*(p["name"] for p in json.load(sys.stdin)["packages"] if p["publish"] is None))'
+read -ra crates < <(cargo metadata --locked --no-deps --format-version=1 | python3 -c "$published")
+cargo package --locked --no-verify "${crates[@]/#/--package=}"
+cp "$CARGO_TARGET_DIR"/package/*-"$version".crate "$out"
 ls -l "$out"
