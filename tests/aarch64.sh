@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the core, the backend, the C interface and the library in front of the driver for Linux on aarch64, and runs tests there under an
-# emulator of the processor: a campaign, and no part of tests/run.
+# Builds what a release contains for Linux on aarch64, and runs tests there under an emulator of the processor: a campaign, and no part of
+# tests/run. `PROCESSOR=aarch64 tests/ways_in.sh` tries the wheel, the archive and the packages there.
 #
 #   tests/aarch64.sh              everything
 #   tests/aarch64.sh check        the check of the types alone, which needs neither a linker nor an emulator
@@ -18,7 +18,13 @@ if ! command -v rustup >/dev/null || ! rustup target add "$target" >/dev/null 2>
   echo "skipped: aarch64 (rustup cannot install $target)"
   exit 0
 fi
-cargo check --locked -q --target "$target" -p cachalot-core -p cachalot-cuda -p cachalot -p cachalot-run -p cachalot-front
+export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
+shipped=(-p cachalot-core -p cachalot-cuda -p cachalot -p cachalot-run -p cachalot-front)
+# SQLite's sources need the compiler.
+if command -v "$CC_aarch64_unknown_linux_gnu" >/dev/null; then
+  shipped+=(-p cachalot-library -p cachalot-cli -p 'cachalot-emulated-*')
+fi
+cargo check --locked -q --target "$target" "${shipped[@]}"
 echo "checked: $target"
 [ "$what" != check ] || exit 0
 
