@@ -18,7 +18,7 @@ sources=$root/tests/pytorch/emulated
 [[ $version =~ ^2\.(1[1-9]|[2-9][0-9])$ ]] || { echo "the emulated runtime is CUDA 13's, which PyTorch 2.11 and later use"; exit 2; }
 
 # PyTorch, and cachalot with the library of this workspace.
-cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime -p cachalot-library \
+cargo build --locked -q -p 'cachalot-emulated-*' -p cachalot-library \
   -p cachalot-cli -p cachalot-front
 [ -x "$python" ] || python3 -m venv "$home/environment"
 pip=("$python" -m pip --quiet --disable-pip-version-check)
