@@ -481,3 +481,23 @@ fn a_report_of_lacking_memory_tells_what_the_process_uses() {
     let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 2 << 30, STREAM) else { panic!("it fits") };
     assert_eq!(report.process, Some(7 * MIB));
 }
+
+/// Each request ends the waits that are complete in all heaps, not in its own alone: otherwise the
+/// peak of inactive bytes, which are free memory in split segments, would depend on the heap that
+/// the next request is for.
+#[test]
+fn a_request_of_one_heap_ends_the_complete_waits_of_another() {
+    let allocator = allocator("");
+    // The two blocks fill a segment of the large heap, and the other four one of the small heap.
+    let [used, _held] = [8, 12].map(|mib| malloc_mib(&allocator, mib));
+    let small = [0; 4].map(|_| allocator.malloc(DEVICE, MIB / 2, STREAM).unwrap());
+    allocator.record_stream(used, OTHER).unwrap();
+    allocator.free(small[1]).unwrap();
+    allocator.free(used).unwrap();
+    assert_eq!(stat(&allocator, "inactive_split_bytes.all.current"), MIB as i64 / 2);
+    allocator.stats(DEVICE).unwrap().reset_peaks();
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    allocator.malloc(DEVICE, MIB / 2, STREAM).unwrap();
+    assert_eq!(stat(&allocator, "inactive_split_bytes.all.current"), 8 * MIB as i64);
+    assert_eq!(stat(&allocator, "inactive_split_bytes.all.peak"), 8 * MIB as i64 + MIB as i64 / 2);
+}
