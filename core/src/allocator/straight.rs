@@ -40,9 +40,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// requests for now, or if there is no such device: call [`malloc_anew`](Self::malloc_anew).
     #[inline(always)]
     pub fn straight(&self, device: DeviceIndex) -> Option<Straight<'_, D, R, S>> {
-        let _checked = self.checked("malloc", device);
+        let checked = self.checked("malloc", device);
         let device = OnDevice { arena: self.arenas.get(device.0 as usize)?, pages: &self.pages };
-        device.is_usual().then_some(Straight(Begun { device, _checked }))
+        device.is_usual().then_some(Straight(Begun { device, _checked: checked }))
     }
 
     /// Allocates a block as [`malloc`](Self::malloc) does, under any conditions, after the straight

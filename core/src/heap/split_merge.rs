@@ -39,6 +39,7 @@ impl Coalesced {
     /// completely free now, returns `tells`: the segment is released if its stream has ended, and
     /// the peaks are always reconciled if the heap is clean.
     #[inline(always)]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "it is read only where it is needed")]
     fn count(self, tells: &bool, counters: Option<&HeapCounters>) -> bool {
         let Some(counters) = counters else { return *tells };
         if !self.is_split {
