@@ -235,6 +235,40 @@ impl Model {
         Ok(is_first)
     }
 
+    /// Ends the waits for idle streams with an event that was not polled since, before an event is
+    /// recorded for the blocks without one. Returns the number of ended waits.
+    fn end_behind_idle(&mut self) -> Answer<usize> {
+        let mut ended = 0;
+        for queue in 0..self.queues.len() {
+            let entry = &self.queues[queue];
+            if entry.open() == 0 || entry.first().is_none() || self.is_capturing() {
+                continue;
+            }
+            if self.device.is_idle(entry.stream)? == Some(true) {
+                loop {
+                    match self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))? {
+                        0 => break,
+                        more => ended += more,
+                    }
+                }
+                let rest: Vec<_> = self.queues[queue].waits.drain(..).collect();
+                for &(_, addr) in &rest {
+                    self.end_waits(addr, 1);
+                    self.complete_if_unused(addr);
+                }
+                ended += rest.len();
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Records events for blocks without one, if the program asks about events.
+    fn record_open(&mut self) -> Answer<usize> {
+        let asked = self.end_behind_idle();
+        let recorded = self.record_gathered();
+        asked.and(recorded)
+    }
+
     /// Records an event for all blocks without an event, and polls the first event of a queue at
     /// once. Returns the number of ended waits.
     pub(super) fn record_gathered(&mut self) -> Answer<usize> {
@@ -370,7 +404,7 @@ impl Model {
     /// # Errors
     /// Errors of the device.
     pub fn process_events(&mut self) -> Answer<()> {
-        let recorded = self.record_deferred().and_then(|()| self.record_gathered());
+        let recorded = self.record_deferred().and_then(|()| self.record_open());
         let asked = self.ask(|model, event| Ok(model.device.is_complete(event)?));
         recorded.and(asked).map(|_ended| ())
     }
