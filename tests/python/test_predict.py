@@ -40,6 +40,7 @@ model = torch.nn.Linear(1536, 10).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
 scaler = torch.amp.GradScaler("cuda")
 stream, event = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
+assert not stream.is_capturing()
 
 
 def main():

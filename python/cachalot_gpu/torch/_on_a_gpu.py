@@ -36,6 +36,10 @@ class _Stream:
         """Returns whether all work is done: it always is."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Returns whether the stream captures a graph, as optimizers of PyTorch 2.15 ask: it never does."""
+        return False
+
     def record_event(self, event: Any = None) -> Any:
         """Returns the event, or a new one."""
         return event or _Event()
