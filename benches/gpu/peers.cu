@@ -175,7 +175,6 @@ struct Floor {
     blocks.push_back(block);
     locked.store(false, std::memory_order_release);
   }
-  void empty() {}
 };
 
 struct Cachalot {
