@@ -64,8 +64,7 @@ void read_clock() {
 #endif
 }
 
-enum class Lane { OFF, RECORDER, FEW, CLOCK, EXACT };
-constexpr int LANES = 5;
+enum class Lane { OFF, RECORDER, CLOCK, EXACT };
 
 void run(cachalot_allocator *allocator, Lane lane, size_t bytes, int pairs) {
   for (int pair = 0; pair < pairs; ++pair) {
@@ -97,23 +96,21 @@ std::FILE *table(const std::string &path, const char *titles) {
 
 void operations(const std::string &machine, const std::string &out) {
   std::FILE *file =
-      table(out + "/operations.csv", "machine,block,\"off, ns a pair\",recorder,\"of 8,192 events\",the clock alone,exact times");
+      table(out + "/operations.csv", "machine,block,\"off, ns a pair\",recorder,the clock alone,exact times");
   for (const size_t bytes : {size_t{4} << 10, size_t{8} << 20}) {
-    const Lane lanes[] = {Lane::OFF, Lane::RECORDER, Lane::FEW, Lane::CLOCK, Lane::EXACT};
-    cachalot_allocator *allocators[LANES];
+    const Lane lanes[] = {Lane::OFF, Lane::RECORDER, Lane::CLOCK, Lane::EXACT};
+    cachalot_allocator *allocators[4];
     for (const Lane lane : lanes) {
       cachalot_allocator *allocator = made();
       if (lane == Lane::RECORDER) {
         needed(cachalot_recorder_start(allocator, "files:0"));
-      } else if (lane == Lane::FEW) {
-        needed(cachalot_recorder_start(allocator, "events:8192,files:0")); /* they fit into a processor's own cache */
       } else if (lane == Lane::EXACT) {
         needed(cachalot_trace_start(allocator, 0, 131072));
       }
       run(allocator, lane, bytes, 1000000); /* the ring is full then */
       allocators[static_cast<int>(lane)] = allocator;
     }
-    std::vector<double> times[LANES];
+    std::vector<double> times[4];
     for (int turn = 0; turn < 101; ++turn) {
       for (const Lane lane : lanes) {
         constexpr int PAIRS = 40000;
@@ -124,7 +121,7 @@ void operations(const std::string &machine, const std::string &out) {
     }
     const double off = median(times[0]);
     std::fprintf(file, "%s,%zu KiB,%.1f", machine.c_str(), bytes >> 10, off);
-    for (int lane = 1; lane < LANES; ++lane) {
+    for (int lane = 1; lane < 4; ++lane) {
       std::fprintf(file, ",+%.1f", (median(times[lane]) - off) / 2);
     }
     std::fprintf(file, "\n");
