@@ -107,11 +107,13 @@ def row(program: str, ratio: float, free: dict[str, Any]) -> list[str]:
 def main() -> None:
     """The table."""
     out, *programs = sys.argv[1:]
-    rows = [HEAD]
+    rows, table = [HEAD], ""
     for program in programs or PROGRAMS:
         free = run(program, "cachalot", EXPANDABLE)
-        rows += [row(program, ratio, free) for ratio in RATIOS]
-        print(tables.write(Path(out) / "spill.csv", rows))
+        for ratio in RATIOS:
+            rows.append(row(program, ratio, free))
+            table = tables.write(Path(out) / "spill.csv", rows)
+    print(table)
 
 
 if __name__ == "__main__":
