@@ -119,6 +119,8 @@ if [ "${#crates[@]}" -gt 1 ]; then
   put 755 "$from/${front##*/}" "$front"
   "$strip" --strip-unneeded "$to/bin/cachalot" "$to/$front"
   for emulated in "$from"/libcachalot_emulated_*.so; do
+    # Not in every build.
+    [ -e "$emulated" ] || continue
     # The loader's name of each is in the file.
     name=$(LC_ALL=C readelf --dynamic "$emulated" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
     put 755 "$emulated" "lib/cachalot/emulated/$name"
