@@ -243,8 +243,10 @@ impl Worker {
             return;
         }
         let stage = &self.shared.devices[device];
-        // All runs of a graph use one stream: concurrent runs would share the graph's memory.
-        let line = runs_on.unwrap_or_else(|| stage.lanes[self.rng.usize(0..stage.lanes.len())].line());
+        // All runs of a graph use one stream: concurrent runs would share the graph's memory. A
+        // stream that is no longer a lane's was waited for when replaced.
+        let line = runs_on.filter(|&line| is_lane(stage, line));
+        let line = line.unwrap_or_else(|| stage.lanes[self.rng.usize(0..stage.lanes.len())].line());
         self.graphs[at].runs_on = Some(line);
         match stage.replay(ready, line.handle) {
             Ok(()) => self.counts.replays += 1,
@@ -313,7 +315,7 @@ impl Worker {
         let stage = &self.shared.devices[graph.device];
         let site = &self.sites[graph.device];
         // A stream that is no longer a lane's was waited for when replaced.
-        if stage.lanes.iter().any(|lane| lane.line() == line) {
+        if is_lane(stage, line) {
             stage.synchronize(line.handle)?;
         }
         let found = stage.read(site.reader, site.result, 1)?[0];
@@ -323,6 +325,11 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Returns whether a lane of the device has this stream.
+fn is_lane(stage: &Device, line: Line) -> bool {
+    stage.lanes.iter().any(|lane| lane.line() == line)
 }
 
 /// Returns the parts of a range outside all ranges of `taken`.

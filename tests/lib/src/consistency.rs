@@ -128,7 +128,6 @@ fn check_device(
     for (call, count) in [
         (Call::Reserve, counted.reserve),
         (Call::Unreserve, counted.unreserve),
-        (Call::Create, counted.create),
         (Call::Destroy, counted.destroy),
         (Call::Map, counted.map),
         (Call::SetAccess, counted.set_access),
@@ -138,8 +137,10 @@ fn check_device(
         let made = device.calls(call);
         ensure!(count.calls == made, "{made} calls of {call:?}, of which {} are counted", count.calls);
     }
+    let (made, created) = (device.calls(Call::Create) + device.calls(Call::CreateAtHost), counted.create.calls);
+    ensure!(created == made, "{made} calls that create memory, of which {created} are counted");
     let held: u64 = segments.iter().map(|segment| segment.total_size - segment.parked).sum();
-    let (used, spare) = (device.used(), pages.spare);
+    let (used, spare) = (device.used() + device.used_of_host(), pages.spare + pages.spare_of_host);
     ensure!(used == held + spare + leaked, "{used} bytes are in use: {held} + {spare} spare + {leaked} leaked");
     for segment in segments.iter().filter(|segment| segment.parked == 0) {
         ensure!(device.is_accessible(segment.address, segment.total_size), "{} cannot be accessed", segment.address);

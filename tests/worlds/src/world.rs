@@ -324,9 +324,12 @@ fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), Str
     let programs: Vec<_> = programs.iter().map(|program| program.borrow()).collect();
     let held: u64 = core.snapshot().iter().map(|segment| segment.total_size - segment.parked).sum();
     let committed: u64 = programs.iter().map(|program| program.committed()).sum();
-    let spare = core.pages(DEVICE).map(|pages| pages.stats()).map_err(|error| error.to_string())?.spare;
-    let (leaked, used) =
-        (core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?, device.used());
+    let pages = core.pages(DEVICE).map(|pages| pages.stats()).map_err(|error| error.to_string())?;
+    let (spare, leaked) = (
+        pages.spare + pages.spare_of_host,
+        core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?,
+    );
+    let used = device.used() + device.used_of_host();
     if used != held + committed + spare + leaked {
         return Err(format!(
             "{used} bytes are in use: {held} of segments, {committed} of ranges, {spare} spare, {leaked} leaked"
