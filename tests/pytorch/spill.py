@@ -3,7 +3,7 @@
     python spill.py OUT [PROGRAM...]
 
 Needs a GPU and about four minutes; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv. Each
-run does the same steps in a process of its own. The most memory that a run without a limit holds, divided by 1.05, 1.25,
+run does the same steps in a separate process. The most memory that a run without a limit holds, divided by 1.05, 1.25,
 1.5 and 2, is the limit of the others. *Predicted*: the step without a limit, and the time in which the link carries what
 lies on the host twice, once written and once read.
 """

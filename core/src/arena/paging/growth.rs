@@ -123,8 +123,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     pub(crate) fn spill(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let device_has = Cell::new(true);
         self.expand_by(request, |bytes, batch| {
-            // Each question takes the driver a millisecond where memory is short, so only the first
-            // refusal is asked for.
+            // After the first refusal the device is not asked again for this request.
             device_has.set(device_has.get() && self.mapper.new_page(bytes, Charge::WithinLimit, batch)?);
             if device_has.get() { Ok(true) } else { self.mapper.new_page_of_host(bytes, batch) }
         })
