@@ -3,19 +3,15 @@
 //! [`stream_in_use`](CudaDevice::stream_in_use) names the stream, so it may use the handle, and
 //! records an event. A block that is freed later waits for that event and names no stream.
 
+use crate::announced_work::{Known, Noted};
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::types::{CuEvent, CuStream};
 use crate::handle::Handle;
-use crate::retired_streams::Known;
 use crate::shared_event::SharedEvent;
 use crate::spare_events::SpareEvents;
-use crate::streams::{Noted, StreamIdentity};
+use crate::streams::StreamIdentity;
 use cachalot_core::{DeviceResult, StreamId, StreamOrder};
-
-/// The number of announced streams that are polled when another one is announced, so that their
-/// events do not pile up.
-const SWEPT_AT_ONCE: usize = 8;
 
 impl CudaDevice {
     /// Returns the number of a stream that uses a block of another stream, as
@@ -39,8 +35,12 @@ impl CudaDevice {
         let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
         number = asked.unwrap_or(number);
         let _scope = self.context.enter()?;
-        self.sweep_uses();
-        let mut known = self.streams.event_of_use(number, self.cu_context());
+        let mut known = self.streams.work.known(number, self.cu_context());
+        // Only a stream that was not known adds an entry to the record, so only then others must
+        // go.
+        if known.is_none() {
+            self.sweep_announced(number);
+        }
         loop {
             let announced = self.announce(number, &handle, known.as_ref(), asked.is_some());
             self.spare_events.give_up(&self.context, known.map(|known| known.event));
@@ -48,7 +48,7 @@ impl CudaDevice {
                 Ok(None) => return Ok(number),
                 Ok(faster) => known = faster,
                 Err(error) => {
-                    self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
+                    self.spare_events.give_up(&self.context, self.streams.work.doubt(number, self.cu_context()));
                     return Err(error);
                 }
             }
@@ -74,11 +74,11 @@ impl CudaDevice {
             }
             if !known.event.is_waited_for() {
                 self.record_handle(known.event.event().handle, handle)?;
-                let is_behind = self.streams.note_again(number, known);
-                return Ok(if is_behind { None } else { self.streams.event_of_use(number, self.cu_context()) });
+                let is_behind = self.streams.work.note_again(number, known);
+                return Ok(if is_behind { None } else { self.streams.work.known(number, self.cu_context()) });
             }
         }
-        match self.streams.note_use(number, self.new_announcement(handle)?, known) {
+        match self.streams.work.note(number, self.new_announcement(handle)?, known) {
             Noted::Kept(earlier) => {
                 self.spare_events.give_up(&self.context, earlier);
                 Ok(None)
@@ -127,7 +127,7 @@ impl CudaDevice {
             // An event of the context would break a capture that nobody announced.
             self.wait_for_contexts()?;
             Vec::new()
-        } else if let Some(others) = self.streams.announced(stream) {
+        } else if let Some(others) = self.streams.work.events(stream) {
             others
         } else {
             // The stream was capturing when it used the block.
@@ -148,7 +148,7 @@ impl CudaDevice {
     /// Returns whether the announced work of a stream is complete, or `None` if the events of the
     /// announcements are not known.
     pub(crate) fn is_announced_complete(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.streams.announced(stream).map(|announced| self.are_complete(announced)).transpose()
+        self.streams.work.events(stream).map(|announced| self.are_complete(announced)).transpose()
     }
 
     /// Returns whether all events of `others` are complete.
@@ -163,12 +163,12 @@ impl CudaDevice {
         complete
     }
 
-    /// Gives up some of the events after announced work, if the work is complete. The context is
-    /// entered.
-    fn sweep_uses(&self) {
-        for (number, event) in self.streams.next_uses(self.cu_context(), SWEPT_AT_ONCE) {
+    /// Gives up some of the events after announced work, if the work is complete, because another
+    /// stream is announced: `next`. The context is entered.
+    fn sweep_announced(&self, next: StreamId) {
+        for (number, event) in self.streams.work.take_some(next, self.cu_context()) {
             let is_complete = self.is_complete(event.event().number()) == Ok(true);
-            self.spare_events.give_up(&self.context, self.streams.look_over(number, event, is_complete));
+            self.spare_events.give_up(&self.context, self.streams.work.put_back(number, event, is_complete));
         }
     }
 }

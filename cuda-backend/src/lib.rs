@@ -38,6 +38,7 @@ pub mod log;
 pub mod own_files;
 
 mod announced;
+mod announced_work;
 mod capture_marks;
 mod contents;
 mod contents_file;
@@ -60,6 +61,7 @@ mod in_use;
 mod kept_bytes;
 mod nvtx;
 mod own_stream;
+mod parts;
 mod peer_access;
 mod peers;
 mod pinned;

@@ -4,7 +4,6 @@
 use crate::driver::types::CuContext;
 use crate::shared_event::SharedEvent;
 use cachalot_core::StreamId;
-use core::ops::{RangeBounds, RangeInclusive};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,53 +37,12 @@ pub(crate) struct Retired {
     pub(crate) contexts: BTreeMap<u64, CuContext>,
     /// The stamp of the last unrecorded end.
     stamp: u64,
-    /// The streams with an announced use of blocks, by handle and by the context of the event.
-    pub(crate) uses: BTreeMap<(u64, CuContext), Announced>,
-    /// The streams with announced work that is known to be complete, by handle. Without this
-    /// record, the events of streams that come and go would never be given up.
-    pub(crate) done: BTreeMap<u64, StreamId>,
-    /// The announced work that was checked last.
-    pub(crate) looked_at: (u64, CuContext),
-}
-
-/// An event after the announced work of a stream. It is recorded again only for later work of the
-/// same stream.
-#[derive(Debug)]
-pub(crate) struct Announced {
-    pub(crate) number: StreamId,
-    /// `None` after a failed recording, because the event's place in the order of work is then
-    /// unknown.
-    pub(crate) event: Option<SharedEvent>,
-    /// How often the event was recorded again.
-    pub(crate) again: u64,
-}
-
-/// The event after the announced work of a stream at one moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Known {
-    pub(crate) event: SharedEvent,
-    /// How often the event was recorded again.
-    pub(crate) again: u64,
 }
 
 impl Retired {
-    /// Returns the event of `context` after the announced work of a stream.
-    pub(crate) fn known_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
-        let its = self.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number)?;
-        Some(Known { event: its.event.clone()?, again: its.again })
-    }
-
     /// Creates an empty record. Allocates nothing.
     pub(crate) const fn new() -> Self {
-        Self {
-            ended: VecDeque::new(),
-            unrecorded: BTreeMap::new(),
-            contexts: BTreeMap::new(),
-            stamp: 0,
-            uses: BTreeMap::new(),
-            done: BTreeMap::new(),
-            looked_at: (0, CuContext::NULL),
-        }
+        Self { ended: VecDeque::new(), unrecorded: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
     }
 
     /// Records that the present stream of a handle has ended, without an event after its work.
@@ -94,17 +52,6 @@ impl Retired {
         let unrecorded = self.unrecorded.entry(handle).or_default();
         unrecorded.retain(|end| end.context != context);
         unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
-    }
-
-    /// Removes the announced work in `range` for which `goes` returns true, and returns its events.
-    pub(crate) fn take_uses(
-        &mut self,
-        range: impl RangeBounds<(u64, CuContext)>,
-        goes: impl Fn(CuContext, &Announced) -> bool,
-    ) -> Vec<SharedEvent> {
-        let going = self.uses.range(range).filter(|(key, its)| goes(key.1, its));
-        let keys: Vec<_> = going.map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| self.uses.remove(key)?.event).collect()
     }
 
     /// Gives a handle the next number after `present`, and returns the old one.
@@ -123,9 +70,4 @@ impl Retired {
         present.store(next, Ordering::Release);
         StreamId(old)
     }
-}
-
-/// Returns the keys of the announced work of a handle's streams.
-pub(crate) fn of_handle(handle: u64) -> RangeInclusive<(u64, CuContext)> {
-    (handle, CuContext::NULL)..=(handle, CuContext(usize::MAX))
 }

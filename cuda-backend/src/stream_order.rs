@@ -472,7 +472,7 @@ impl CudaDevice {
             self.spare_events.give_up(&self.context, [event]);
         }
         self.spare_events.give_up(&self.context, self.stand_ins.drain());
-        self.spare_events.give_up(&self.context, self.streams.take_uses(self.cu_context()));
+        self.spare_events.give_up(&self.context, self.streams.work.take_all(self.cu_context()));
         result.and(self.spare_events.close(&self.context)).and(self.bridge.destroy(&self.context))
     }
 }

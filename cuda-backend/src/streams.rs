@@ -25,17 +25,16 @@
 //! even a mere query. So only a host that reports every end lets the device use a handle outside
 //! the calls that name it.
 
+use crate::announced_work::AnnouncedWork;
 use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
 use crate::in_use::InUse;
 use crate::kept_bytes::KeptBytes;
-use crate::retired_streams::{
-    Announced, HANDLE_BITS, HANDLE_MASK, Known, PER_THREAD, Retired, UnrecordedEnd, of_handle,
-};
+use crate::parts::spread;
+use crate::retired_streams::{HANDLE_BITS, HANDLE_MASK, PER_THREAD, Retired, UnrecordedEnd};
 use crate::shared_event::SharedEvent;
 use cachalot_core::StreamId;
 use core::cell::Cell;
-use core::ops::Bound;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -114,17 +113,6 @@ pub(crate) enum Remaining {
     Contexts(Vec<UnrecordedEnd>),
 }
 
-/// The result of [`note_use`](Streams::note_use).
-#[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Noted {
-    /// The event is kept. These are the events of an earlier stream with the handle, and those that
-    /// were replaced, to be given up.
-    Kept(Vec<SharedEvent>),
-    /// Another thread was faster, and may have recorded its event before the work of the calling
-    /// thread. The caller announces its work again, with `known`, and gives `unused` up.
-    Known { known: Known, unused: SharedEvent },
-}
-
 /// The state of a handle beyond generation 0.
 #[derive(Default, Debug)]
 struct Slot {
@@ -154,6 +142,8 @@ pub struct Streams {
     /// slots. A retired stream has no event here, and its handle has no unrecorded end ⟹ its work
     /// is complete.
     retired: Mutex<Retired>,
+    /// The work that was announced on streams that may be gone.
+    pub(crate) work: AnnouncedWork,
     /// The bytes of device memory that are kept for waits for the contexts of the devices.
     kept_bytes: KeptBytes,
 }
@@ -173,6 +163,7 @@ impl Streams {
             has_unreported: AtomicBool::new(false),
             in_use: InUse::new(),
             retired: Mutex::new(Retired::new()),
+            work: AnnouncedWork::new(),
             kept_bytes: KeptBytes::new(),
         }
     }
@@ -392,107 +383,6 @@ impl Streams {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
 
-    /// Returns the event of `context` after the announced work of a stream.
-    pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
-        self.lock().known_use(number, context)
-    }
-
-    /// Notes that `known` was recorded again, after later work of the stream. Returns false if
-    /// another event has taken its place before, because that one may not be after the work.
-    pub(crate) fn note_again(&self, number: StreamId, known: &Known) -> bool {
-        let mut retired = self.lock();
-        let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, known.event.context()));
-        let its = its.filter(|its| its.number == number && its.event.as_ref() == Some(&known.event));
-        its.map(|its| its.again += 1).is_some()
-    }
-
-    /// Keeps `event` as the event after the announced work of a stream, in place of `before`. Does
-    /// not keep it if another thread was faster, with another event, or with the same one recorded
-    /// again.
-    pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent, before: Option<&Known>) -> Noted {
-        let handle = number.0 & HANDLE_MASK;
-        let mut retired = self.lock();
-        if let Some(known) = retired.known_use(number, event.context())
-            && before != Some(&known)
-        {
-            return Noted::Known { known, unused: event };
-        }
-        // All events of an earlier stream are removed together, because some of them alone would be
-        // after only a part of its work.
-        let mut earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
-        if retired.done.get(&handle).is_some_and(|of| *of != number) {
-            retired.done.remove(&handle);
-        }
-        let key = (handle, event.context());
-        let replaced = retired.uses.insert(key, Announced { number, event: Some(event), again: 0 });
-        earlier.extend(replaced.and_then(|its| its.event));
-        Noted::Kept(earlier)
-    }
-
-    /// Forgets the event of `context` after the announced work of a stream, because the order of
-    /// the event is in doubt. Returns the event.
-    pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
-        let mut retired = self.lock();
-        let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
-        its.and_then(|its| its.event.take())
-    }
-
-    /// Returns the events after the announced work of a stream, one for each context of the used
-    /// memory, and none for work that is complete. Returns `None` if no work was announced, or if
-    /// an event is in doubt.
-    pub(crate) fn announced(&self, number: StreamId) -> Option<Vec<SharedEvent>> {
-        let handle = number.0 & HANDLE_MASK;
-        let retired = self.lock();
-        let its = retired.uses.range(of_handle(handle));
-        let events = its.filter(|(_, its)| its.number == number).map(|(_, its)| its.event.clone());
-        let events: Vec<_> = events.collect::<Option<_>>()?;
-        (!events.is_empty() || retired.done.get(&handle) == Some(&number)).then_some(events)
-    }
-
-    /// Takes the events of `context` after the announced work of the next `limit` streams, so that
-    /// they can be polled. Takes none if there are at most `limit`, and skips events that another
-    /// thread has. [`look_over`](Self::look_over) must follow for each.
-    pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
-        let mut retired = self.lock();
-        if retired.uses.len() <= limit {
-            return Vec::new();
-        }
-        let from = (Bound::Excluded(retired.looked_at), Bound::Unbounded);
-        let keys: Vec<_> = retired.uses.range(from).map(|(key, _)| *key).take(limit).collect();
-        // After the last one, it starts from the front again.
-        retired.looked_at = if keys.len() < limit { (0, CuContext::NULL) } else { keys[limit - 1] };
-        let of_context = keys.into_iter().filter(|key| key.1 == context);
-        let taken = of_context.filter_map(|key| {
-            let its = retired.uses.get_mut(&key)?;
-            // The event is in doubt until `look_over` is called.
-            let event = its.event.take_if(|event| event.is_alone())?;
-            Some((its.number, event))
-        });
-        taken.collect()
-    }
-
-    /// Ends the check of an event from [`next_uses`](Self::next_uses). Forgets the work if it is
-    /// complete, and otherwise keeps the event. Returns the event if it is not kept.
-    pub(crate) fn look_over(&self, number: StreamId, event: SharedEvent, is_complete: bool) -> Option<SharedEvent> {
-        let key = (number.0 & HANDLE_MASK, event.context());
-        let mut retired = self.lock();
-        // A later event of the stream, or the event of the next stream, may be there by now.
-        let is_open = retired.uses.get(&key).is_some_and(|its| its.number == number && its.event.is_none());
-        if is_open && is_complete {
-            retired.uses.remove(&key);
-            retired.done.insert(key.0, number);
-        } else if is_open {
-            retired.uses.insert(key, Announced { number, event: Some(event), again: 0 });
-            return None;
-        }
-        Some(event)
-    }
-
-    /// Removes and returns the events of `context` after announced work.
-    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<SharedEvent> {
-        self.lock().take_uses(.., |its, _| its == context)
-    }
-
     /// Returns the remaining work of a retired stream, or `None` if all work is complete.
     pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
@@ -578,9 +468,7 @@ impl Streams {
 /// Iterates over the possible slots of a handle in a level, in the order of use.
 #[inline]
 fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
-    // This is Fibonacci hashing: handles differ in their middle bits, and the top bits of the
-    // product depend on all middle bits.
-    let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    let first = spread(handle);
     (0..PROBES).map(move |step| &slots[(first + step) & (slots.len() - 1)])
 }
 

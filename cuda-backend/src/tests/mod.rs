@@ -1,5 +1,6 @@
 //! Tests of the device over the fake driver, of the state that it restores, and of failures.
 
+mod announced;
 mod captures;
 mod contents;
 mod devices;
