@@ -6,12 +6,15 @@
 use crate::announced_work::{Known, Noted};
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
+use crate::driver::result::CuResult;
 use crate::driver::types::{CuEvent, CuStream};
 use crate::handle::Handle;
 use crate::shared_event::SharedEvent;
 use crate::spare_events::SpareEvents;
 use crate::streams::StreamIdentity;
-use cachalot_core::{DeviceResult, StreamId, StreamOrder};
+#[cfg(doc)]
+use cachalot_core::StreamOrder;
+use cachalot_core::{DeviceResult, StreamId};
 
 impl CudaDevice {
     /// Returns the number of a stream that uses a block of another stream, as
@@ -34,7 +37,7 @@ impl CudaDevice {
         // old handle then gets its own number.
         let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
         number = asked.unwrap_or(number);
-        let _scope = self.context.enter()?;
+        self.look()?;
         let mut known = self.streams.work.known(number, self.cu_context());
         // Only a stream that was not known adds an entry to the record, so only then others must
         // go.
@@ -58,7 +61,7 @@ impl CudaDevice {
     /// Records an event after the present work of a stream. It records the event of the stream's
     /// latest announcement again, unless freed blocks wait for it: recorded after later work, it
     /// would delay them for as long as the stream is in use. If another thread was faster, returns
-    /// the event to try again with. The context is entered.
+    /// the event to try again with.
     fn announce(
         &self,
         number: StreamId,
@@ -73,7 +76,7 @@ impl CudaDevice {
                 self.chain(known.event.event(), handle)?;
             }
             if !known.event.is_waited_for() {
-                self.record_handle(known.event.event().handle, handle)?;
+                self.record_named(known.event.event().handle, handle)?;
                 let is_behind = self.streams.work.note_again(number, known);
                 return Ok(if is_behind { None } else { self.streams.work.known(number, self.cu_context()) });
             }
@@ -90,14 +93,13 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event recorded after the present work of a stream, for an announcement. The
-    /// context is entered.
+    /// Returns an event recorded after the present work of a stream, for an announcement.
     fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
         // The host polls the event, and without ids from the driver, a stream waits for it, too.
         let is_chained = self.driver().stream_get_id.is_none();
         let take = if is_chained { SpareEvents::take_for_streams } else { SpareEvents::take };
         let event = take(&self.spare_events, &self.context)?;
-        match self.record_handle(event.handle, handle) {
+        match self.record_named(event.handle, handle) {
             Ok(()) => Ok(SharedEvent::new(event, self.cu_context())),
             Err(error) => {
                 self.spare_events.keep(&self.context, event);
@@ -106,12 +108,25 @@ impl CudaDevice {
         }
     }
 
-    /// Orders later work of a stream after an event that is not complete yet. The context is
-    /// entered.
+    /// Records an event after the present work of a stream that the program names. The context is
+    /// entered only if the driver wants one, because to enter it costs as much as the record.
+    fn record_named(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
+        match handle.record(self.driver(), event) {
+            // The driver wants a context, or the stream is of another one.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => {
+                let _scope = self.context.enter()?;
+                self.record_handle(event, handle)
+            }
+            code => self.context.check(code).and_then(|()| self.refuse_capture(handle)),
+        }
+    }
+
+    /// Orders later work of a stream after an event that is not complete yet.
     fn chain(&self, event: DeviceEvent, handle: &Handle<'_>) -> DeviceResult<()> {
-        if self.is_complete(event.number())? {
+        if self.query(event.handle)? {
             return Ok(());
         }
+        let _scope = self.context.enter()?;
         self.context.check(event.hold_back(self.driver(), handle))
     }
 
@@ -122,17 +137,21 @@ impl CudaDevice {
             return self.record_number(event, stream);
         }
         // The stream may be destroyed, so its handle is not used.
-        let _scope = self.context.enter()?;
-        let others = if stream == StreamId::EVERY {
-            // An event of the context would break a capture that nobody announced.
-            self.wait_for_contexts()?;
-            Vec::new()
-        } else if let Some(others) = self.streams.work.events(stream) {
-            others
-        } else {
-            // The stream was capturing when it used the block.
-            self.wait_for_unreported(stream)?;
-            Vec::new()
+        self.look()?;
+        let announced = if stream == StreamId::EVERY { None } else { self.streams.work.events(stream) };
+        let others = match announced {
+            Some(others) => others,
+            None => {
+                let _scope = self.context.enter()?;
+                if stream == StreamId::EVERY {
+                    // An event of the context would break a capture that nobody announced.
+                    self.wait_for_contexts()?;
+                } else {
+                    // The stream was capturing when it used the block.
+                    self.wait_for_unreported(stream)?;
+                }
+                Vec::new()
+            }
         };
         let before = self.stand_ins.set(event, others);
         self.spare_events.give_up(&self.context, before);
@@ -148,26 +167,27 @@ impl CudaDevice {
     /// Returns whether the announced work of a stream is complete, or `None` if the events of the
     /// announcements are not known.
     pub(crate) fn is_announced_complete(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.streams.work.events(stream).map(|announced| self.are_complete(announced)).transpose()
+        let Some(announced) = self.streams.work.events(stream) else { return Ok(None) };
+        let complete = self.are_complete(&announced);
+        self.spare_events.give_up(&self.context, announced);
+        complete.map(Some)
     }
 
     /// Returns whether all events of `others` are complete.
-    pub(crate) fn are_complete(&self, others: Vec<SharedEvent>) -> DeviceResult<bool> {
-        let mut complete = Ok(true);
-        for other in &others {
-            if complete == Ok(true) {
-                complete = self.is_complete(other.event().number());
+    pub(crate) fn are_complete(&self, others: &[SharedEvent]) -> DeviceResult<bool> {
+        for other in others {
+            if !self.query(other.event().handle)? {
+                return Ok(false);
             }
         }
-        self.spare_events.give_up(&self.context, others);
-        complete
+        Ok(true)
     }
 
     /// Gives up some of the events after announced work, if the work is complete, because another
-    /// stream is announced: `next`. The context is entered.
+    /// stream is announced: `next`.
     fn sweep_announced(&self, next: StreamId) {
         for (number, event) in self.streams.work.take_some(next, self.cu_context()) {
-            let is_complete = self.is_complete(event.event().number()) == Ok(true);
+            let is_complete = self.query(event.event().handle) == Ok(true);
             self.spare_events.give_up(&self.context, self.streams.work.put_back(number, event, is_complete));
         }
     }

@@ -15,6 +15,26 @@ impl CudaDevice {
     pub const fn cu_event(event: Event) -> CuEvent {
         DeviceEvent::of(event).handle
     }
+
+    /// Asks the driver whether an event is complete. The event has no stand-ins.
+    pub(crate) fn query(&self, event: CuEvent) -> DeviceResult<bool> {
+        // SAFETY: takes no host pointers; the device made the event, and no event is queried after
+        // destruction.
+        let ask = || unsafe { self.driver().event_query(event) };
+        let mode = self.context.enter_mode()?;
+        match ask() {
+            CuResult::NOT_READY => return Ok(false),
+            // The driver wants a context, or the context of the event is gone. The answer in the
+            // context tells which.
+            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
+            code => return self.context.check(code).map(|()| true),
+        }
+        let _scope = self.context.enter()?;
+        match ask() {
+            CuResult::NOT_READY => Ok(false),
+            code => self.context.check(code).map(|()| true),
+        }
+    }
 }
 
 impl StreamOrder for CudaDevice {
@@ -76,25 +96,10 @@ impl StreamOrder for CudaDevice {
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         let event = DeviceEvent::of(event).handle;
-        if let Some(others) = self.stand_ins.of(event) {
-            return self.are_complete(others);
-        }
-        // SAFETY: takes no host pointers; the device made the event, and no event is queried after
-        // destruction.
-        let ask = || unsafe { self.driver().event_query(event) };
-        let mode = self.context.enter_mode()?;
-        match ask() {
-            CuResult::NOT_READY => return Ok(false),
-            // The driver wants a context, or the context of the event is gone. The answer in the
-            // context tells which.
-            CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
-            code => return self.context.check(code).map(|()| true),
-        }
-        let _scope = self.context.enter()?;
-        match ask() {
-            CuResult::NOT_READY => Ok(false),
-            code => self.context.check(code).map(|()| true),
-        }
+        let Some(others) = self.stand_ins.of(event) else { return self.query(event) };
+        let complete = self.are_complete(&others);
+        self.spare_events.give_up(&self.context, others);
+        complete
     }
 
     fn wait(&self, event: Event) -> DeviceResult<()> {

@@ -150,14 +150,15 @@ impl CudaDevice {
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
-    /// Refuses a stream that captures now. This is called after an event was recorded, because the
-    /// event may belong to the graph, and a poll of it or a wait for it would break the capture.
+    /// Refuses a created stream that captures now. This is called after an event was recorded,
+    /// because the event may belong to the graph, and a poll of it or a wait for it would break the
+    /// capture.
     ///
     /// A check before the recording would say nothing, because a program may start a capture at any
     /// moment. To record an event in a capture is harmless: the graph gets no node, and the event
     /// can be recorded again.
-    fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
-        if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
+    pub(crate) fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
+        if self.is_created_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
