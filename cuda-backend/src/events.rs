@@ -98,6 +98,10 @@ impl StreamOrder for CudaDevice {
         let event = DeviceEvent::of(event).handle;
         let Some(others) = self.stand_ins.of(event) else { return self.query(event) };
         let complete = self.are_complete(&others);
+        if complete == Ok(true) {
+            // Otherwise the next announcement of the stream would need another event.
+            self.spare_events.give_up(&self.context, self.stand_ins.complete(event, &others));
+        }
         self.spare_events.give_up(&self.context, others);
         complete
     }

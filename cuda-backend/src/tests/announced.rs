@@ -172,6 +172,22 @@ fn the_events_of_streams_that_come_and_go_are_used_again() {
 }
 
 #[test]
+fn a_block_that_was_found_free_keeps_no_event_of_the_stream() {
+    let device = asking();
+    let number = device.stream_in_use(STREAM).expect("a number");
+    let event = device.create_event().expect("an event");
+    let events = fake::with(|fake| fake.events.len());
+    for _ in 0..3 {
+        device.record_announced(event, number).expect("recorded");
+        fake::with(|fake| fake.events.values_mut().for_each(|event| event.done = true));
+        assert_eq!(device.is_complete(event), Ok(true));
+        assert_eq!(device.stream_in_use(STREAM), Ok(number));
+        assert_eq!(device.is_complete(event), Ok(true), "the later work is none of the block's");
+    }
+    assert_eq!(fake::with(|fake| fake.events.len()), events, "the event is recorded again");
+}
+
+#[test]
 fn events_that_are_polled_for_another_stream_are_given_up_only_once_complete() {
     let device = asking();
     let announce = |number| device.stream_in_use(one_of_many(number)).expect("a number");
@@ -199,4 +215,9 @@ fn an_event_that_comes_back_replaces_no_later_one() {
         assert_eq!(work.put_back(number, polled.clone(), is_complete), Some(polled.clone()));
         assert_eq!(work.events(number), Some(vec![later.clone()]));
     }
+    // The same holds for the events in the place of a block's.
+    let event = CuEvent(0x60);
+    assert_eq!(device.stand_ins.set(event, vec![later.clone()]), Vec::new());
+    assert_eq!(device.stand_ins.complete(event, &[polled]), Vec::new());
+    assert_eq!(device.stand_ins.of(event), Some(vec![later]));
 }
