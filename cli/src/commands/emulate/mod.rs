@@ -3,14 +3,13 @@
 mod cannot;
 mod libraries;
 
-use super::run::{NO_PROGRAM, NOT_EXECUTABLE, folder, program};
+use super::run::folder;
+use super::run::program::Startable;
 use super::{BAD_INPUT, bytes};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
 Run a program on emulated GPUs, on a machine without any
@@ -75,35 +74,27 @@ fn capability(text: &str) -> Result<(u32, u32), String> {
 
 /// Runs the command. Returns only if the program could not be started.
 pub(crate) fn run(args: &EmulateArgs) -> ExitCode {
-    let (name, arguments) = args.program.split_first().expect("clap requires one");
-    let Some(path) = program::find(Path::new(name)) else {
-        complain!("{}: no such program", Path::new(name).display());
-        return ExitCode::from(NO_PROGRAM);
+    let mut program = match Startable::find(&args.program) {
+        Ok(program) => program,
+        Err(status) => return status,
     };
-    if !program::is_executable(&path) {
-        complain!("{}: the file is not executable", path.display());
-        return ExitCode::from(NOT_EXECUTABLE);
-    }
-    let mut command = Command::new(&path);
-    command.arg0(name).args(arguments);
-    if let Err(reason) = prepare(args, &path, arguments, &mut command) {
+    if let Err(reason) = prepare(args, &mut program) {
         complain!("{reason}");
         return ExitCode::from(BAD_INPUT);
     }
-    if let Some(remark) = cannot::remark(&path, args.kernels.is_some() || args.skip_kernels) {
-        complain!("{}: {remark}", path.display());
+    if let Some(remark) = cannot::remark(&program.path, args.kernels.is_some() || args.skip_kernels) {
+        complain!("{}: {remark}", program.path.display());
     }
-    let error = command.exec();
-    complain!("{}: {error}", path.display());
-    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
+    program.start()
 }
 
-/// Gives a command the libraries and the settings.
+/// Gives a program the libraries and the settings.
 ///
 /// # Errors
 /// The obstacle, as a line for the user.
-fn prepare(args: &EmulateArgs, path: &Path, arguments: &[OsString], command: &mut Command) -> Result<(), String> {
-    program::check(path, arguments)?;
+fn prepare(args: &EmulateArgs, program: &mut Startable) -> Result<(), String> {
+    program.check()?;
+    let command = &mut program.command;
     let folder = libraries::folder()?;
     command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.as_os_str()));
     // A program that names a folder of its own for the runtime (DT_RPATH), as PyTorch does, finds

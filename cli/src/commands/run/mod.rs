@@ -14,18 +14,11 @@ use cachalot_run::group::watch::groups;
 use cachalot_run::options::{GroupOptions, SleepOptions};
 use cachalot_run::shared::folder::of_user;
 use cachalot_run::shared::time::milliseconds;
+use program::Startable;
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
-
-/// Exit status for an unexecutable program, as of `env` and of the shells.
-pub(super) const NOT_EXECUTABLE: u8 = 126;
-
-/// Exit status for a missing program, as of `env` and of the shells.
-pub(super) const NO_PROGRAM: u8 = 127;
 
 const LONG_ABOUT: &str = "\
 Start a program with a library in front of the CUDA driver
@@ -176,46 +169,35 @@ fn writable_folder(folder: &Path) -> Result<PathBuf, String> {
 
 /// Runs the command. Returns only if the program could not be started.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
-    let (name, arguments) = args.program.split_first().expect("clap requires one");
-    let Some(path) = program::find(Path::new(name)) else {
-        complain!("{}: no such program", Path::new(name).display());
-        return ExitCode::from(NO_PROGRAM);
+    let mut program = match Startable::find(&args.program) {
+        Ok(program) => program,
+        Err(status) => return status,
     };
-    if !program::is_executable(&path) {
-        complain!("{}: the file is not executable", path.display());
-        return ExitCode::from(NOT_EXECUTABLE);
-    }
-    let mut command = Command::new(&path);
-    command.arg0(name).args(arguments);
-    environment::without_library().apply(&mut command);
+    environment::without_library().apply(&mut program.command);
     if let Some(value) = std::env::var_os("CACHALOT_DISABLE").filter(|value| !value.is_empty() && value != "0") {
         complain!("CACHALOT_DISABLE={}: the program runs without the library", value.display());
-        let error = command.exec();
-        complain!("{}: {error}", path.display());
-        return ExitCode::from(NOT_EXECUTABLE);
+        return program.start();
     }
     if let Err(mistake) = cachalot_run::check_log() {
         complain!("{mistake}");
     }
-    match prepare(args, &path, arguments) {
-        Ok(environment) => environment.apply(&mut command),
+    match prepare(args, &program) {
+        Ok(environment) => environment.apply(&mut program.command),
         Err(reason) if args.optional => complain!("{reason}; the program runs without the library"),
         Err(reason) => {
             complain!("{reason}");
             return ExitCode::from(BAD_INPUT);
         }
     }
-    let error = command.exec();
-    complain!("{}: {error}", path.display());
-    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
+    program.start()
 }
 
 /// Puts the library in front of the driver, and returns the environment for the program.
 ///
 /// # Errors
 /// The obstacle, as a line for the user.
-fn prepare(args: &RunArgs, path: &Path, arguments: &[OsString]) -> Result<environment::Changes, String> {
-    program::check(path, arguments)?;
+fn prepare(args: &RunArgs, program: &Startable) -> Result<environment::Changes, String> {
+    program.check()?;
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
     let options = args.options()?;

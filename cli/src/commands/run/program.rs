@@ -1,20 +1,73 @@
-//! The program to start: the path, and whether the loader would take the library into the program.
+//! The program to start: the path, whether the loader would take the library into the program, and
+//! the start itself.
 
 use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, elf};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Exit status for an unexecutable program, as of `env` and of the shells.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Exit status for a missing program, as of `env` and of the shells.
+const NO_PROGRAM: u8 = 127;
 
 /// Greatest number of interpreters from a script to a program, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
 
+/// A program that the system can start, and the command that starts it.
+pub(in crate::commands) struct Startable {
+    /// The file
+    pub path: PathBuf,
+    /// The command, to which more of the environment may be added
+    pub command: Command,
+}
+
+impl Startable {
+    /// Finds the program that the first word names. The other words are the program's arguments.
+    ///
+    /// # Errors
+    /// The exit status for a program that is missing or not executable, after a line for the user.
+    pub(in crate::commands) fn find(words: &[OsString]) -> Result<Startable, ExitCode> {
+        let (name, arguments) = words.split_first().expect("clap requires one");
+        let Some(path) = find(Path::new(name)) else {
+            complain!("{}: no such program", Path::new(name).display());
+            return Err(ExitCode::from(NO_PROGRAM));
+        };
+        if !is_executable(&path) {
+            complain!("{}: the file is not executable", path.display());
+            return Err(ExitCode::from(NOT_EXECUTABLE));
+        }
+        let mut command = Command::new(&path);
+        command.arg0(name).args(arguments);
+        Ok(Startable { path, command })
+    }
+
+    /// Checks that the loader takes the library into the program.
+    ///
+    /// # Errors
+    /// A line about a program to which the loader would take no library.
+    pub(in crate::commands) fn check(&self) -> Result<(), String> {
+        check(&self.path, &self.command.get_args().collect::<Vec<_>>())
+    }
+
+    /// Becomes the program. Returns only if the system does not start it, with the exit status.
+    pub(in crate::commands) fn start(mut self) -> ExitCode {
+        let error = self.command.exec();
+        complain!("{}: {error}", self.path.display());
+        ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NOT_EXECUTABLE })
+    }
+}
+
 /// Finds a program as the shell does: by the path if the name has a slash, else in `PATH`.
-pub(in crate::commands) fn find(name: &Path) -> Option<PathBuf> {
+fn find(name: &Path) -> Option<PathBuf> {
     if name.as_os_str().as_bytes().contains(&b'/') {
         return name.exists().then(|| name.to_owned());
     }
@@ -28,7 +81,7 @@ pub(in crate::commands) fn find(name: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
-pub(in crate::commands) fn check(program: &Path, arguments: &[OsString]) -> Result<(), String> {
+fn check(program: &Path, arguments: &[&OsStr]) -> Result<(), String> {
     if let Some(named) = named_to_loader(program, arguments) {
         check_privileges(named)?;
         return check_loader(named);
@@ -57,18 +110,18 @@ const WITH_VALUE: [&str; 7] = [
 
 /// Returns the program that a dynamic loader is to start. `None`: the program is no loader, or is
 /// to start none.
-fn named_to_loader<'a>(program: &Path, arguments: &'a [OsString]) -> Option<&'a Path> {
+fn named_to_loader<'a>(program: &Path, arguments: &[&'a OsStr]) -> Option<&'a Path> {
     let file = program.file_name()?.as_bytes();
     if !file.starts_with(b"ld-linux-x86-64.so.") {
         return None;
     }
-    let mut words = arguments.iter();
+    let mut words = arguments.iter().copied();
     loop {
         let word = words.next()?;
         if !word.as_bytes().starts_with(b"--") {
             return Some(Path::new(word));
         }
-        if WITH_VALUE.iter().any(|option| word == option) {
+        if WITH_VALUE.iter().any(|option| word == *option) {
             words.next()?;
         }
     }
@@ -93,7 +146,7 @@ fn check_privileges(program: &Path) -> Result<(), String> {
 
 /// Returns the interpreter of a script, or `None` for any file but a script: the program in the
 /// first line, or the shell for a text without one, as `env` and the shells start it.
-fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
+fn interpreter(program: &Path) -> io::Result<Option<PathBuf>> {
     let mut line = Vec::new();
     // The kernel reads no more of a script.
     BufReader::new(File::open(program)?.take(256)).read_until(b'\n', &mut line)?;
@@ -110,7 +163,7 @@ fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// Returns whether the system may start a file.
-pub(in crate::commands) fn is_executable(program: &Path) -> bool {
+fn is_executable(program: &Path) -> bool {
     program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
@@ -144,13 +197,13 @@ fn check_loader(program: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::named_to_loader;
-    use std::ffi::OsString;
+    use std::ffi::OsStr;
     use std::path::Path;
 
     #[test]
     fn a_loader_names_its_program_after_its_options() {
         let named = |program: &str, line: &str| {
-            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let words: Vec<&OsStr> = line.split(' ').map(OsStr::new).collect();
             named_to_loader(Path::new(program), &words).map(Path::to_owned)
         };
         let loader = "/lib64/ld-linux-x86-64.so.2";
