@@ -87,9 +87,6 @@ pub(crate) struct Config {
     pub(crate) address_space_bytes: u64,
 }
 
-/// Bytes of device addresses under valgrind. Valgrind's tables cover the whole address space, so a
-/// larger reservation would cost real memory and minutes.
-const ADDRESS_SPACE_UNDER_VALGRIND: u64 = 64 << 30;
 /// Bytes of device addresses. Enough for reservations far larger than any device.
 const ADDRESS_SPACE: u64 = 4 << 40;
 
@@ -141,15 +138,9 @@ impl Config {
                 Some(other) => panic!("CACHALOT_EMU_FAULTS is die or deliver, not {other}"),
             },
             host_access: number("HOST_ACCESS", 0) != 0,
-            address_space_bytes: number("ADDRESS_SPACE", default_address_space()),
+            address_space_bytes: number("ADDRESS_SPACE", ADDRESS_SPACE),
         }
     }
-}
-
-/// Returns the address space without a setting in the environment.
-fn default_address_space() -> u64 {
-    let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
-    if preloaded.contains("vgpreload") { ADDRESS_SPACE_UNDER_VALGRIND } else { ADDRESS_SPACE }
 }
 
 /// Returns the variable as a manner of refusal.
