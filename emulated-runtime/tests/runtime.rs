@@ -88,11 +88,32 @@ fn nothing_is_exported_but_the_runtime() {
     let library = built_runtime().expect("built");
     let output = succeed(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library));
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    // A name may have a version, and GNU's linker lists the version, too.
+    let exported: Vec<&str> = listed.lines().filter_map(|line| line.split([' ', '@']).next()).collect();
     assert!(exported.contains(&"cudaMalloc") && exported.contains(&"__cudaLaunchKernel"));
-    for name in exported {
+    for name in exported.into_iter().filter(|name| *name != "libcudart.so.13") {
         assert!(name.trim_start_matches('_').starts_with("cuda"), "{name}");
     }
+}
+
+#[test]
+fn a_program_linked_with_nvidias_runtime_finds_the_version_it_asks_for() {
+    let folder = installed();
+    // As NVIDIA's library: each function has the version that is the library's name.
+    let (nvidia, program) = (tempfile::tempdir().expect("a folder"), folder.path().join("host"));
+    let (script, functions) = (nvidia.path().join("version"), nvidia.path().join("functions.c"));
+    std::fs::write(&script, "libcudart.so.13 { global: cuda*; };").expect("a file");
+    std::fs::write(&functions, "int cudaGetDeviceCount(int *count) { return *count = 0; }").expect("a file");
+    let mut command = compiler("CC", "cc");
+    command.args(["-shared", "-fPIC", "-Wl,-soname,libcudart.so.13", "-o"]).arg(nvidia.path().join("libcudart.so"));
+    succeed(command.arg(format!("-Wl,--version-script={}", script.display())).arg(&functions));
+    let source = nvidia.path().join("program.c");
+    let text = "int cudaGetDeviceCount(int *); int main(void) { int n; return cudaGetDeviceCount(&n) || n != 2; }";
+    std::fs::write(&source, text).expect("a file");
+    let mut command = compiler("CC", "cc");
+    succeed(command.arg(&source).arg("-L").arg(nvidia.path()).arg("-lcudart").arg("-o").arg(&program));
+    let output = succeed(&mut run(&program, folder.path(), Path::new("/nowhere.so")));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 /// Returns NVIDIA's compiler and the folder of the headers, or prints a line about the skipped

@@ -15,7 +15,7 @@ cc -O1 -Wall -Wextra -Werror -c -fPIC "${headers[@]}" "$sources/runtime.c" -o "$
 {
   nm -D --defined-only "$home/cuda/libcudart.so.13"
   nm --defined-only "$home/runtime.o"
-} | awk '{print $3}' | sort -u >"$home/present"
+} | awk '{ sub(/@.*/, "", $3); print $3 }' | sort -u >"$home/present"
 for library in "$site"/torch/lib/*.so "$site"/nvidia/*/lib/*.so.*; do nm -D --undefined-only "$library"; done |
   sed -n 's/.* \(_*cuda[A-Za-z0-9_]*\)@libcudart.*/\1/p' | sort -u | comm -23 - "$home/present" >"$home/absent"
 mapfile -t absent < <(sed 's/.*/-Wl,--defsym=&=not_emulated/' "$home/absent")
