@@ -34,7 +34,7 @@ unsupported! {
     cudaDeviceGetGraphMemAttribute cudaDeviceSetGraphMemAttribute cudaFreeArray cudaFreeMipmappedArray
     cudaGetSymbolAddress cudaGetSymbolSize cudaGraphAddDependencies cudaGraphAddEmptyNode cudaGraphAddHostNode
     cudaGraphAddKernelNode cudaGraphAddMemcpyNode cudaGraphAddMemsetNode cudaGraphAddNode
-    cudaGraphConditionalHandleCreate cudaGraphCreate cudaGraphExecUpdate cudaGraphNodeGetDependencies
+    cudaGraphConditionalHandleCreate cudaGraphCreate cudaGraphDebugDotPrint cudaGraphExecUpdate cudaGraphNodeGetDependencies
     cudaGraphNodeGetType cudaGraphRetainUserObject cudaIpcCloseMemHandle cudaIpcGetEventHandle cudaIpcGetMemHandle
     cudaIpcOpenEventHandle cudaIpcOpenMemHandle cudaKernelSetAttributeForDevice cudaLibraryGetGlobal
     cudaLibraryGetKernel cudaLibraryGetKernelCount cudaLibraryGetManaged cudaLibraryGetUnifiedFunction

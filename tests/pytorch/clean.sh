@@ -4,6 +4,8 @@
 #
 #   tests/pytorch/clean.sh WHEEL VERSION      VERSION: such as 2.11, from the Python package index (5 GB, which are removed)
 #
+# ENVIRONMENT names a virtual environment of Debian's Python with that PyTorch, in place of the index. The wheel goes into it.
+#
 # Prints rows: what was done, what came of it, and the seconds. PyTorch 2.11 and later run on the wheel's emulated driver; to older ones,
 # whose CUDA is not emulated, there is no GPU.
 set -euo pipefail
@@ -15,23 +17,20 @@ cd "$(dirname "$0")/../.."
 mkdir -p target/ways
 home=$(mktemp -d -p "$PWD/target/ways" torch-XXXXXX)
 trap 'rm -rf "$home"' EXIT
-mkdir "$home"/{python,emulated}
 chmod 755 "$home"
+python=${ENVIRONMENT:-$home/python}
+mkdir -p "$python"
 
 # here SCRIPT: a clean root with the environment of the test.
-here() { clean python3-venv "$1" "$home/python:/python" "$home/emulated:/emulated" "$PWD/tests/pytorch:/tests" "$(dirname "$wheel"):/wheel"; }
-here "python3 -m venv /python && /python/bin/pip install --quiet --no-compile 'torch==$version.*' numpy"
-site=$home/python/lib/python3.11/site-packages
+here() { clean python3-venv "$1" "$python:/python" "$PWD/tests/pytorch:/tests" "$(dirname "$wheel"):/wheel"; }
+[ -n "${ENVIRONMENT:-}" ] || here "python3 -m venv /python && /python/bin/pip install --quiet --no-compile 'torch==$version.*' numpy"
 
 emulated=''
-if [ -d "$site/nvidia/cu13" ]; then
-  unzip -q -j "$wheel" '*/emulated/*' -d "$home/emulated/cuda"
-  tests/pytorch/emulated/build.sh "$site" "$home/emulated"
-  emulated='LD_LIBRARY_PATH=/emulated/driver LD_PRELOAD=/emulated/libtorch_on_emulated.so:/emulated/cuda/libcudart.so.13'
-  emulated+=' CACHALOT_LIBCUDA=/emulated/driver/libcuda.so.1 CACHALOT_EMU_MEMORY=4294967296 CACHALOT_EMU_DEVICES=1'
+if [ -d "$python/lib/python3.11/site-packages/nvidia/cu13" ]; then
+  emulated='cachalot emulate --devices 1 --memory 4GiB --'
 fi
 here "
-  run() { setpriv --reuid=nobody --regid=nogroup --clear-groups env $emulated PATH=/python/bin PYTHONDONTWRITEBYTECODE=1 \"\$@\"; }
+  run() { setpriv --reuid=nobody --regid=nogroup --clear-groups env PATH=/python/bin PYTHONDONTWRITEBYTECODE=1 $emulated \"\$@\"; }
   cd /tmp
   began=\$(date +%s.%N)
   pip() { /python/bin/pip \"\$@\"; }

@@ -4,8 +4,7 @@
 #   tests/pytorch/emulated.sh [VERSION]      # 2.11 or later, which use CUDA 13; default: 2.15
 #
 # Needs no GPU. Installs PyTorch and CUDA's libraries from the Python package index into
-# target/pytorch-emulated/VERSION, 5 GB each. The requests, copies, streams, events and graphs of PyTorch reach the
-# emulated driver by the emulated runtime in the place of NVIDIA's.
+# target/pytorch-emulated/VERSION, 5 GB each. `cachalot emulate` puts the emulated runtime in the place of NVIDIA's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=${1:-2.15}
@@ -29,23 +28,18 @@ CACHALOT_PIECES=$home/pieces CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHAL
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
-"$built/debug/emulated-driver" install --runtime "$home/cuda" >/dev/null
-"$sources/build.sh" "$site" "$home"
-
 c++ -std=c++20 -O1 -Wall -fPIC -shared -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
   -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10
 export CACHALOT_RECORDER=files:0
 export CACHALOT_TEST_OBSERVERS=$home/libobservers.so
 
-export CACHALOT_LIBCUDA=$home/driver/libcuda.so.1 CACHALOT_CACHE=$home/cache
-export CACHALOT_EMU_MEMORY=$((4 << 30)) CACHALOT_EMU_DEVICES=1 PYTHONDONTWRITEBYTECODE=1
+export CACHALOT_CACHE=$home/cache PYTHONDONTWRITEBYTECODE=1
 failed=0
 
 # on_emulated TEST ...: runs tests in a process of their own.
 on_emulated() {
   echo "-- PyTorch $version, ${CACHALOT_TEST_CONFIG:-policy:caching}: $*"
-  LD_LIBRARY_PATH=$home/driver LD_PRELOAD=$home/libtorch_on_emulated.so:$home/cuda/libcudart.so.13 \
-    timeout 900 "$python" "$sources/run.py" "$@" || failed=1
+  timeout 900 "$built/debug/cachalot" emulate --devices 1 --memory 4GiB -- "$python" "$sources/run.py" "$@" || failed=1
 }
 
 for config in policy:caching policy:caching,expandable_segments:True policy:stitched policy:bfc; do
