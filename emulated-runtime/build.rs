@@ -16,8 +16,8 @@ fn main() {
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
     println!("cargo:rustc-cdylib-link-arg={SONAME}");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // rustc gives the linker a list of exports, which is a version script without a version. lld and
-    // zig take a second script. GNU's linker does not, but makes a version of the SONAME.
+    // rustc gives the linker a list of exports, which is a version script without a version. lld
+    // and zig take a second script. GNU's linker does not, but makes a version of the SONAME.
     let options = [format!("-Wl,--version-script={}", versions.display()), "-Wl,--default-symver".to_owned()];
     if let Some(option) = options.iter().find(|option| links_with(option).unwrap_or(false)) {
         println!("cargo:rustc-cdylib-link-arg={option}");

@@ -16,8 +16,9 @@
 //! With `CACHALOT_EMU_HOST_ACCESS`, all memory accessible to a device is also mapped in the first
 //! part.
 //!
-//! Each part is reserved from its start as far as the program has taken addresses. QEMU and valgrind
-//! keep an entry for every page that a process has reserved: three parts of 4 TiB cost 22 GB there.
+//! Each part is reserved from its start as far as the program has taken addresses. QEMU and
+//! valgrind keep an entry for every page that a process has reserved: three parts of 4 TiB cost 22
+//! GB there.
 
 use crate::backing::pages::{Extent, PAGE};
 use crate::values::code::{Answer, Code};
