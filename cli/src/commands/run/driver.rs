@@ -1,6 +1,7 @@
 //! The real driver's library, found as the loader would find the library.
 
 use super::environment;
+use super::processor::PROCESSOR;
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{LittleEndian, Object, ObjectSymbol, ReadCache};
@@ -17,17 +18,8 @@ const VARIABLE: &str = "CACHALOT_LIBCUDA";
 
 /// Folders of drivers outside the loader's cache: folders of distributions, containers, WSL and
 /// NixOS.
-const FOLDERS: [&str; 9] = [
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-];
+const FOLDERS: [&str; 6] =
+    ["/lib64", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"];
 
 /// Finds the driver: `named`, else the file or name in [`VARIABLE`], else `libcuda.so.1` in
 /// `LD_LIBRARY_PATH`, in the loader's cache, and in the usual folders. The path is absolute.
@@ -49,7 +41,7 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     }
     let paths = std::env::split_paths(&environment::library_path()).collect::<Vec<_>>();
     let in_path = paths.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
-    let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+    let usual = PROCESSOR.folders.iter().chain(&FOLDERS).map(|folder| Path::new(folder).join(name));
     in_path.chain(cached(name)).chain(usual).find(|path| path.is_file()).ok_or_else(|| {
         format!(
             "no {} in LD_LIBRARY_PATH, in the loader's cache or in the usual folders: --driver names the driver",
@@ -66,17 +58,17 @@ fn cached(name: &Path) -> Vec<PathBuf> {
     text.lines().filter_map(|line| in_cache(line, name)).collect()
 }
 
-/// Returns the path in a line of `ldconfig -p` about a library for x86-64.
+/// Returns the path in a line of `ldconfig -p` about a library for this processor.
 fn in_cache(line: &str, name: &Path) -> Option<PathBuf> {
     let (library, path) = line.trim().split_once(" => ")?;
     let (library, kind) = library.split_once(' ')?;
-    (Path::new(library) == name && kind.contains("x86-64")).then(|| PathBuf::from(path))
+    (Path::new(library) == name && kind.contains(PROCESSOR.in_cache)).then(|| PathBuf::from(path))
 }
 
 /// Returns the names exported by a library.
 ///
 /// # Errors
-/// A line about a file of another kind than a library for x86-64.
+/// A line about a file of another kind than a library of 64 bits.
 pub(super) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let refuse = |reason: &dyn std::fmt::Display| format!("{}: {reason}", library.display());
     let file = File::open(library).map_err(|error| refuse(&error))?;
@@ -88,16 +80,17 @@ pub(super) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::in_cache;
+    use super::{PROCESSOR, in_cache};
     use std::path::{Path, PathBuf};
 
     #[test]
     fn the_cache_names_libraries_of_each_architecture() {
-        let found = |line| in_cache(line, Path::new("libcuda.so.1"));
-        let path = PathBuf::from("/lib/x86_64-linux-gnu/libcuda.so.1");
-        assert_eq!(found("\tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1"), Some(path));
+        let kind = PROCESSOR.in_cache;
+        let found = |line: &str| in_cache(&line.replace("PROCESSOR", kind), Path::new("libcuda.so.1"));
+        let path = PathBuf::from("/lib/here/libcuda.so.1");
+        assert_eq!(found("\tlibcuda.so.1 (libc6,PROCESSOR) => /lib/here/libcuda.so.1"), Some(path));
         assert_eq!(found("\tlibcuda.so.1 (libc6) => /lib/i386-linux-gnu/libcuda.so.1"), None);
-        assert_eq!(found("\tlibcuda.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so"), None);
+        assert_eq!(found("\tlibcuda.so (libc6,PROCESSOR) => /lib/here/libcuda.so"), None);
         assert_eq!(found("1297 libs found in cache `/etc/ld.so.cache'"), None);
     }
 }

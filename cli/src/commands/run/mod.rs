@@ -4,6 +4,7 @@ mod driver;
 mod environment;
 pub(super) mod folder;
 mod names;
+mod processor;
 pub(super) mod program;
 
 use super::BAD_INPUT;

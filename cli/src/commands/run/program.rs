@@ -1,7 +1,8 @@
 //! The program to start: the path, whether the loader would take the library into the program, and
 //! the start itself.
 
-use object::elf::{EM_X86_64, FileHeader64};
+use super::processor::PROCESSOR;
+use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, elf};
 use std::ffi::{OsStr, OsString};
@@ -112,7 +113,7 @@ const WITH_VALUE: [&str; 7] = [
 /// to start none.
 fn named_to_loader<'a>(program: &Path, arguments: &[&'a OsStr]) -> Option<&'a Path> {
     let file = program.file_name()?.as_bytes();
-    if !file.starts_with(b"ld-linux-x86-64.so.") {
+    if !file.starts_with(PROCESSOR.loader.as_bytes()) {
         return None;
     }
     let mut words = arguments.iter().copied();
@@ -173,10 +174,10 @@ fn check_loader(program: &Path) -> Result<(), String> {
     let file = File::open(program).map_err(|error| refuse(&error.to_string()))?;
     let data = &ReadCache::new(file);
     let Ok(header) = FileHeader64::<LittleEndian>::parse(data) else {
-        return Err(refuse("the file is not a program for x86-64"));
+        return Err(refuse(&format!("the file is not a program for {}", PROCESSOR.name)));
     };
-    if header.e_machine(LittleEndian) != EM_X86_64 {
-        return Err(refuse("the program is for another architecture, not for x86-64"));
+    if header.e_machine(LittleEndian) != PROCESSOR.machine {
+        return Err(refuse(&format!("the program is for another architecture, not for {}", PROCESSOR.name)));
     }
     let headers = header.program_headers(LittleEndian, data).map_err(|error| refuse(&error.to_string()))?;
     let named = headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP);
@@ -196,7 +197,7 @@ fn check_loader(program: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::named_to_loader;
+    use super::{PROCESSOR, named_to_loader};
     use std::ffi::OsStr;
     use std::path::Path;
 
@@ -206,7 +207,8 @@ mod tests {
             let words: Vec<&OsStr> = line.split(' ').map(OsStr::new).collect();
             named_to_loader(Path::new(program), &words).map(Path::to_owned)
         };
-        let loader = "/lib64/ld-linux-x86-64.so.2";
+        let loader = format!("/lib64/{}2", PROCESSOR.loader);
+        let loader = loader.as_str();
         assert_eq!(named(loader, "./a --list").as_deref(), Some(Path::new("./a")));
         assert_eq!(named(loader, "--inhibit-cache --library-path /a:/b ./a").as_deref(), Some(Path::new("./a")));
         assert_eq!(named(loader, "--version"), None);
