@@ -87,7 +87,15 @@ way_wheel() {
     pip install --quiet --no-index /release/cachalot_gpu-$version-py3-none-manylinux*_$processor.whl
     $use_command
     python -c 'import cachalot_gpu; cachalot_gpu.check(\"policy:stitched\"); print(cachalot_gpu.version())'
-    CACHALOT_LIBCUDA=/opt/python/lib/cachalot/emulated/libcuda.so.1 python -m cachalot_gpu doctor || true"
+    cachalot emulate -- python -m cachalot_gpu doctor || true
+    # nvidia-ml-py asks the emulated NVML of the wheel.
+    pip install --quiet nvidia-ml-py
+    cachalot emulate --devices 3 --memory 80GiB -- python -c '
+import pynvml as nvml
+nvml.nvmlInit()
+devices = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+print([(nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetMemoryInfo(device).total >> 30) for device in devices])
+assert [nvml.nvmlDeviceGetMemoryInfo(device).total for device in devices] == [80 << 30] * 3'"
 }
 
 way_conan() {
