@@ -13,6 +13,7 @@ mod notices;
 mod phrases;
 mod promises;
 mod results;
+mod signatures;
 mod source_map;
 mod sources;
 mod statistics_page;
