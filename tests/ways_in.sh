@@ -112,6 +112,9 @@ way_conan() {
 
 way_vcpkg() {
   [ -x "${VCPKG_ROOT:-}/vcpkg" ] || not_here "VCPKG_ROOT names no vcpkg"
+  eval "$(scripts/setup/manylinux.sh 2>/dev/null)" # patchelf
+  eval "$(scripts/setup/cmake.sh 2>/dev/null)"
+  export PATH=${CMAKE%/*}:$PATH
   from_source VCPKG_FORCE_SYSTEM_BINARIES=1 "$VCPKG_ROOT/vcpkg" install cachalot --overlay-ports="$release/recipes/vcpkg" \
     --x-install-root="$work/installed" --x-buildtrees-root="$work/trees" --x-packages-root="$work/packages" --downloads-root="$work/downloads"
   consumed_with "-DCMAKE_TOOLCHAIN_FILE=$VCPKG_ROOT/scripts/buildsystems/vcpkg.cmake" "-D_VCPKG_INSTALLED_DIR=$work/installed" \
