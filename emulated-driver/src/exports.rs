@@ -10,8 +10,8 @@
 
 use crate::call::make;
 use crate::calls::{
-    array, capture, context, device, event, fill, graph, green, host, ipc, memory, module, pointer, pool, rows, start,
-    stream, transfer, value, virtual_memory,
+    array, capture, context, device, event, fill, function, graph, green, host, ipc, memory, module, pointer, pool,
+    rows, start, stream, transfer, value, virtual_memory,
 };
 use crate::values::functions::Function;
 use crate::values::pointers::{In, Out};

@@ -106,6 +106,26 @@ fn only_declared_addresses_are_moved() {
 }
 
 #[test]
+fn a_kernel_has_the_attributes_of_its_device_and_those_that_are_set() {
+    let (driver, module) = loaded("attributes");
+    let (mut kernel, mut other) = (0, 0);
+    assert_eq!(driver.cuModuleGetFunction(&mut kernel, module, c"keep".as_ptr()), 0);
+    assert_eq!(driver.cuModuleGetFunction(&mut other, module, c"write".as_ptr()), 0);
+    let asked = |function, attribute| {
+        let mut value = -7;
+        let code = driver.cuFuncGetAttribute(&mut value, attribute, function);
+        if code == 0 { Ok(value) } else { Err(code) }
+    };
+    let first: Vec<_> = (0..=9).map(|attribute| asked(kernel, attribute)).collect();
+    assert_eq!(first, [1024, 0, 0, 0, 32, 90, 90, 0, 48 << 10, -1].map(Ok));
+    assert_eq!((asked(kernel, -1), asked(kernel, 16), asked(1, 0)), (Err(1), Err(1), Err(400)));
+    assert_eq!(driver.cuFuncSetAttribute(kernel, 8, 100 << 10), 0);
+    assert_eq!((asked(kernel, 8), asked(other, 8)), (Ok(100 << 10), Ok(48 << 10)));
+    assert_eq!((driver.cuFuncSetAttribute(kernel, 8, 228 << 10), driver.cuFuncSetAttribute(kernel, 4, 1)), (1, 1));
+    assert_eq!((driver.cuFuncSetCacheConfig(kernel, 3), driver.cuFuncSetCacheConfig(kernel, 4)), (0, 1));
+}
+
+#[test]
 fn every_form_of_a_launch_runs_the_kernel() {
     let (driver, module) = loaded("forms");
     let address = driver.alloc(PAGE).expect("memory");

@@ -118,7 +118,7 @@ functions! {
     cuStreamIsCapturing cuLaunchHostFunc cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventQuery
     cuEventSynchronize cuEventElapsedTime cuThreadExchangeStreamCaptureMode cuStreamBeginCapture_v2
     cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuModuleLoadData
-    cuModuleGetFunction cuLaunchKernel cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDeviceGetPCIBusId
+    cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig cuLaunchKernel cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDeviceGetPCIBusId
     cuDevicePrimaryCtxReset_v2 cuPointerGetAttribute cuMemAllocPitch_v2 cuMemAllocManaged cuMemHostRegister_v2
     cuStreamGetCaptureInfo_v2 cuMemHostUnregister cuMemHostGetDevicePointer_v2 cuMemsetD2D8Async cuMemcpy2DUnaligned_v2 cuMemcpy2DAsync_v2
 }

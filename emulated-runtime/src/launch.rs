@@ -69,6 +69,9 @@ struct FunctionAttributes {
     others: [c_int; 25],
 }
 
+/// The driver's attributes of a kernel in the order of `others`, which ends with reserved numbers.
+const OTHERS: [c_int; 9] = [7, 8, 9, 10, 11, 12, 13, 15, 14];
+
 const _: () = assert!(size_of::<FunctionAttributes>() == 144 && size_of::<LaunchConfig>() == 56);
 
 thread_local! {
@@ -267,34 +270,48 @@ unsafe extern "C" fn cudaLaunchKernelExC(
     })
 }
 
-/// Returns equal attributes for every kernel, because no machine code tells more.
 #[unsafe(no_mangle)]
 extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *const c_void) -> u32 {
     told(|| {
-        function(enter()?, host)?;
+        let driver = enter()?;
+        let kernel = function(driver, host)?;
+        let asked = |attribute: c_int| {
+            let mut value = 0;
+            driver.cuFuncGetAttribute(&raw mut value, attribute, kernel).map(|()| value)
+        };
+        let bytes = |attribute| asked(attribute).map(|bytes| bytes as usize);
+        let mut others = [0; 25];
+        for (other, attribute) in others.iter_mut().zip(OTHERS) {
+            *other = asked(attribute)?;
+        }
         let all = FunctionAttributes {
-            shared_bytes: 0,
-            constant_bytes: 0,
-            local_bytes: 0,
-            max_threads_per_block: MAX_BLOCK as c_int,
-            registers: 32,
-            ptx_version: 90,
-            binary_version: 90,
-            others: [0; 25],
+            shared_bytes: bytes(1)?,
+            constant_bytes: bytes(2)?,
+            local_bytes: bytes(3)?,
+            max_threads_per_block: asked(0)?,
+            registers: asked(4)?,
+            ptx_version: asked(5)?,
+            binary_version: asked(6)?,
+            others,
         };
         write(attributes, all)
     })
 }
 
-/// Caches are not emulated.
 #[unsafe(no_mangle)]
-extern "C" fn cudaFuncSetCacheConfig(host: *const c_void, _config: c_int) -> u32 {
-    told(|| function(enter()?, host).map(drop))
+extern "C" fn cudaFuncSetCacheConfig(host: *const c_void, config: c_int) -> u32 {
+    told(|| {
+        let driver = enter()?;
+        driver.cuFuncSetCacheConfig(function(driver, host)?, config)
+    })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaFuncSetAttribute(host: *const c_void, _attribute: c_int, _value: c_int) -> u32 {
-    told(|| function(enter()?, host).map(drop))
+extern "C" fn cudaFuncSetAttribute(host: *const c_void, attribute: c_int, value: c_int) -> u32 {
+    told(|| {
+        let driver = enter()?;
+        driver.cuFuncSetAttribute(function(driver, host)?, attribute, value)
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -45,6 +45,7 @@ int cudaHostGetDevicePointer(void **, void *, unsigned);
 int cudaMemset2D(void *, size_t, int, size_t, size_t), cudaMemset2DAsync(void *, size_t, int, size_t, size_t, handle);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
 int cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, int, handle);
+int cudaFuncSetAttribute(const void *, int, int);
 int cudaFuncSetCacheConfig(const void *, int), cudaLaunchCooperativeKernel(const void *, dim3, dim3, void **, size_t, handle);
 int cudaGraphInstantiateWithFlags(handle *, handle, unsigned long long), cudaGraphGetNodes(handle, handle *, size_t *);
 int cudaStreamGetCaptureInfo(handle, int *, unsigned long long *, handle *, const handle **, const void **, size_t *);
@@ -369,6 +370,14 @@ static void launches(void) {
   CHECK(cudaFuncSetCacheConfig((const void *)fill, 1));
   CHECK(cudaFuncGetAttributes(attributes, (const void *)fill));
   EXPECT(1024, (int)attributes[3]);
+  /* Numbers of 4 bytes: registers, two versions, the cache, and the shared memory that a launch may ask for. */
+  const int *const numbers = (const int *)&attributes[3];
+  EXPECT(90, numbers[2]);
+  EXPECT(48 << 10, numbers[5]);
+  CHECK(cudaFuncSetAttribute((const void *)fill, 8, 64 << 10));
+  CHECK(cudaFuncGetAttributes(attributes, (const void *)fill));
+  EXPECT(64 << 10, numbers[5]);
+  EXPECT(1, cudaFuncSetAttribute((const void *)fill, 8, 1 << 20));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)fill, 256, 0));
   EXPECT(8, blocks);
   CHECK(cudaGetDriverEntryPointByVersion("cuMemAllocAsync", &entry, 12000, 0, &status));

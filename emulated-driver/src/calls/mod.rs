@@ -12,6 +12,7 @@ pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod fill;
+pub(crate) mod function;
 pub(crate) mod graph;
 pub(crate) mod green;
 pub(crate) mod host;

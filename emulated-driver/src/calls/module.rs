@@ -21,6 +21,7 @@ use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
 use crate::values::structs::LaunchConfig;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -170,7 +171,7 @@ fn function_of(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
         Some(Ok(found)) => found,
         // A name that no kernel has is found, too: nothing tells it from a kernel of a GPU.
         None | Some(Err(Code::NOT_FOUND)) if skips => {
-            Kernel { code: None, sizes: Vec::new().into(), addresses: 0, _object: None }
+            Kernel { code: None, sizes: Vec::new().into(), addresses: 0, set: BTreeMap::new(), _object: None }
         }
         Some(Err(code)) => return Err(code),
         None => return Err(Code::NOT_FOUND),
@@ -213,7 +214,7 @@ fn find(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
         let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
         let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
         let code = Some(KernelCode::Global(found.run));
-        return Ok(Kernel { code, sizes, addresses: found.addresses, _object: Some(object) });
+        return Ok(Kernel { code, sizes, addresses: found.addresses, set: BTreeMap::new(), _object: Some(object) });
     }
     find_pair(object, name)
 }
@@ -232,7 +233,7 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     // SAFETY: as above, if present.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
     let (code, sizes) = (Some(KernelCode::Plain(kernel)), vec![size_of::<u64>(); params].into());
-    Ok(Kernel { code, sizes, addresses, _object: Some(object) })
+    Ok(Kernel { code, sizes, addresses, set: BTreeMap::new(), _object: Some(object) })
 }
 
 /// `cuLaunchKernel`. `params` is null or points to a pointer for each of the kernel's parameters,

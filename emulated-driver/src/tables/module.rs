@@ -4,6 +4,7 @@ use crate::backing::pages::Extent;
 use crate::tables::work::KernelCode;
 use crate::values::code::Answer;
 use libloading::os::unix::Library as Object;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A loaded object.
@@ -39,6 +40,8 @@ pub(crate) struct Kernel {
     pub(crate) sizes: Arc<[usize]>,
     /// A mask of the arguments with device addresses.
     pub(crate) addresses: u64,
+    /// The attributes that the program has set.
+    pub(crate) set: BTreeMap<i32, i32>,
     /// Keeps the code in memory.
     pub(crate) _object: Option<Arc<Object>>,
 }

@@ -227,6 +227,11 @@ macro_rules! functions {
                 cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz: 9000, Context, Safe;
                 cuLaunchKernelEx, cuLaunchKernelEx_ptsz: 11060, Context, Safe;
             }
+            function {
+                cuFuncGetAttribute: 2020, Context, Safe;
+                cuFuncSetAttribute: 9000, Context, Safe;
+                cuFuncSetCacheConfig: 3000, Context, Safe;
+            }
             graph {
                 cuGraphCreate: 10000, Init, Safe;
                 cuGraphInstantiate_v2: 11000, Init, Safe;
