@@ -28,7 +28,7 @@ CACHALOT_PIECES=$home/pieces CACHALOT_LIBRARY=$built/debug/libcachalot.so CACHAL
   "${pip[@]}" install --no-build-isolation --no-deps --no-compile --force-reinstall ./python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
-c++ -std=c++20 -O1 -Wall -fPIC -shared -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
+c++ -std=c++20 -O1 -Wall -fPIC -shared -I ffi/torch -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
   -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10
 export CACHALOT_RECORDER=files:0
 export CACHALOT_TEST_OBSERVERS=$home/libobservers.so

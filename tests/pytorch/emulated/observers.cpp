@@ -1,8 +1,9 @@
 /*
- * Parts of PyTorch's interface of allocators that Python does not reach, for test_interface.py.
+ * Parts of PyTorch's interface of allocators that Python does not reach, for test_interface.py. PyTorch 2.11 has none.
  */
-#include <c10/cuda/CUDACachingAllocator.h>
+#include "whole/versions.hpp"
 
+#if CACHALOT_TORCH >= 212
 namespace interface = c10::cuda::CUDACachingAllocator;
 
 /* Lets the latest rejected request be written to `told`: device, requested bytes, reserved bytes, bytes of the device. */
@@ -19,3 +20,4 @@ extern "C" void observe_rejections(int64_t *told) {
 extern "C" int has_stack(const void *address) {
   return interface::getContextForPointer(address) != nullptr ? 1 : 0;
 }
+#endif
