@@ -4,7 +4,8 @@
 #
 #   python/release.sh OUT [PROCESSOR]      x86_64 or aarch64 (scripts/release/processor.sh); default: this machine's
 #
-# Everything else is installed into .tools. CACHALOT_PIECES names a folder that build_pieces.py has made before.
+# Everything else is installed into .tools. CACHALOT_PIECES names a folder that build_pieces.py has made
+# before, CACHALOT_BINARIES one that scripts/release/binaries.sh has made before.
 set -euo pipefail
 mkdir -p "${1:?usage: release.sh OUT [PROCESSOR]}"
 out=$(readlink -f "$1")
@@ -13,7 +14,7 @@ pieces=${CACHALOT_PIECES:+$(readlink -f "$CACHALOT_PIECES")}
 cd "$(dirname "$0")"
 work=$(mktemp -d)
 trap 'rm -rf "$work" LICENSE-THIRD-PARTY.txt' EXIT
-built=$(../scripts/release/binaries.sh "$processor")
+built=${CACHALOT_BINARIES:-$(../scripts/release/binaries.sh "$processor")}
 tools=$(../scripts/setup/manylinux.sh)
 (
   eval "$tools"

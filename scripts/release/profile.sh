@@ -5,7 +5,8 @@
 #   scripts/release/profile.sh FOLDER BUILD...
 #
 # BUILD is a command that builds the libraries, and prints their folder. Its `RUSTFLAGS` ask for code that counts, and its
-# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. The same sources give the same profile.
+# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. Two runs differ in
+# a few counts of the command: its tables have random seeds, and its progress bar looks at the clock.
 set -euo pipefail
 usage="usage: profile.sh FOLDER BUILD..."
 mkdir -p "${1:?$usage}"

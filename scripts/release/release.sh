@@ -37,7 +37,8 @@ for processor in x86_64 aarch64; do
   binaries=$(scripts/release/binaries.sh "$processor")
   scripts/release/archive.sh --from "$binaries" "$out" "$processor"
   scripts/release/packages.sh "$binaries" "$out" "$processor"
-  CACHALOT_PIECES=${CACHALOT_PIECES:+$CACHALOT_PIECES/$processor} python/release.sh "$out" "$processor"
+  CACHALOT_BINARIES=$(readlink -f "$binaries") CACHALOT_PIECES=${CACHALOT_PIECES:+$CACHALOT_PIECES/$processor} \
+    python/release.sh "$out" "$processor"
 done
 scripts/release/recipes.sh "$out" "${url:-file://$out}"
 scripts/release/sign.sh "$out" "${url:-file://$out}" "$key"
