@@ -1,5 +1,6 @@
 //! Names of the private folders and of their files.
 
+use super::processor::PROCESSOR;
 use std::path::Path;
 
 /// The library in front, under the driver's name.
@@ -10,7 +11,7 @@ pub(super) const UNVERSIONED: &str = "libcuda.so";
 pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
 /// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and
 /// the two parts of Debian's.
-pub(super) const LINKS: [&str; 3] = ["lib64", "lib", "x86_64-linux-gnu"];
+pub(super) const LINKS: [&str; 3] = ["lib64", "lib", PROCESSOR.debian];
 
 /// The prefix of the name of every private folder.
 pub(super) const PREFIX: &str = "cachalot-run-";

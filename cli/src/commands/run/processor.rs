@@ -12,6 +12,8 @@ pub(super) struct Processor {
     pub loader: &'static str,
     /// In a line of `ldconfig -p`
     pub in_cache: &'static str,
+    /// Debian's folder for libraries, in `lib`
+    pub debian: &'static str,
     /// Folders of the driver that only this processor has
     pub folders: [&'static str; 3],
 }
@@ -23,6 +25,7 @@ pub(super) const PROCESSOR: Processor = if cfg!(target_arch = "aarch64") {
         name: "aarch64",
         loader: "ld-linux-aarch64.so.",
         in_cache: "AArch64",
+        debian: "aarch64-linux-gnu",
         folders: ["/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu/nvidia/current"],
     }
 } else {
@@ -31,6 +34,7 @@ pub(super) const PROCESSOR: Processor = if cfg!(target_arch = "aarch64") {
         name: "x86-64",
         loader: "ld-linux-x86-64.so.",
         in_cache: "x86-64",
+        debian: "x86_64-linux-gnu",
         folders: ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current"],
     }
 };
