@@ -95,6 +95,15 @@ impl Contents for CudaDevice {
         self.store.zero(&self.context, at, bytes)
     }
 
+    fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let stream = self.store.copies.stream(&self.context)?;
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the allocator has mapped both ranges, and no work
+            // uses them before the copy has ended.
+            unsafe { driver.memcpy_dtod_async(to.0, from.0, bytes as usize, stream) }
+        })
+    }
+
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let handle = self.streams.handle(stream);
         let on = handle.map_or_else(|| self.store.copies.stream(&self.context), Ok)?;

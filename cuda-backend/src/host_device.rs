@@ -198,6 +198,10 @@ impl Contents for HostDevice {
         self.fill(HOST_STREAM, at, bytes, 0)
     }
 
+    fn copy(&self, _: DevicePtr, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Err(NOT_PARKED.error())
+    }
+
     /// Fills the memory on the host. Work of the host is not in the order of a stream of the GPU,
     /// so the work of such a stream is waited for first.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {

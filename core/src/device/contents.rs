@@ -66,6 +66,13 @@ device_trait! {
     /// Any error of the device. The contents of the memory are undefined then.
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Zero];
 
+    /// Starts to copy `bytes` of mapped memory at `from` to mapped memory at `to`. The two do not
+    /// overlap.
+    ///
+    /// # Errors
+    /// Any error of the device. The contents of the memory at `to` are undefined then.
+    fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: u64) -> DeviceResult<()> [Copy];
+
     /// Queues on `stream` an operation that sets the `bytes` from `at` on to `value`. If the stream
     /// has ended, or no stream has this number, the call waits for the end of the fill.
     ///

@@ -193,6 +193,21 @@ impl Contents for SimulatedDevice {
         Ok(())
     }
 
+    fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Copy, bytes)?;
+        let handles = (state.mapped_whole(from.0, bytes)?, state.mapped_whole(to.0, bytes)?);
+        // The copy could miss what the work still writes.
+        if state.streams.uses(&(from.0..from.0 + bytes)) {
+            return Err(INVALID);
+        }
+        let contents = state.contents_of(handles.0).map(|contents| *contents).ok_or(INVALID)?;
+        *state.contents_of(handles.1).ok_or(INVALID)? = contents;
+        state.host.begin(from.0..from.0 + bytes);
+        state.host.begin(to.0..to.0 + bytes);
+        Ok(())
+    }
+
     /// Writes at once, because the work of a simulated device does not write contents. The fill
     /// also counts as work of the stream until the stream reaches it. If a handle is filled as a
     /// whole, its contents become the value, repeated eight times.
