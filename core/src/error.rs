@@ -94,6 +94,8 @@ pub enum Error {
     LimitsRefused(&'static str),
     /// Memory cannot be parked, woken or tagged, for the reason given.
     ParkingRefused(&'static str),
+    /// Memory cannot lie on the host, for the reason given.
+    SpillRefused(&'static str),
     /// The host does not have enough memory to save the contents of the memory to be parked.
     /// [`Parking::park`](crate::Parking::park) returns this error. The caller can free memory of
     /// the host, or park without the contents.
@@ -251,6 +253,7 @@ impl fmt::Display for Error {
             Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
             Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
             Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
+            Self::SpillRefused(why) => write!(f, "the memory does not lie on the host: {why}"),
             Self::LimitsRefused(why) => write!(f, "the limits of the tag are refused: {why}"),
             Self::NoHostMemory => Self::ParkingRefused("the host lacks the memory for the contents").fmt(f),
             Self::InvalidFraction(fraction) => {

@@ -117,6 +117,7 @@ pub use allocator::{
 pub use allocator::{Bound, Fit, Window};
 pub use arena::allocation::Allocation;
 pub use arena::paging::extents::{Extent, Physical};
+pub use arena::paging::moves::Advice;
 pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
 pub use arena::paging::ranges::Reservation;
 pub use arena::request::Forecast;
@@ -134,6 +135,7 @@ pub mod records {
 
 pub use config::Config;
 pub use config::rounding::PoolKind;
+pub use device::HostLack;
 pub use device::oom::{AddressLack, OutOfMemory, PyTorchSize, TagReport, TagShares};
 #[cfg(feature = "alloc")]
 pub use device::simulated;

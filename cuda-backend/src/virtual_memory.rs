@@ -95,7 +95,8 @@ impl VirtualMemory for CudaDevice {
         let location = self.virtual_part().and_then(|part| part.host);
         let location = location.ok_or(DeviceError::new(ErrorKind::Unsupported, CuResult::NOT_SUPPORTED.0))?;
         let kept = host_memory::of_system().map_or(0, |(total, _)| total / KEPT_FOR_HOST);
-        let claim = host_memory::claim(bytes.saturating_add(kept)).ok_or(CuResult::OUT_OF_MEMORY.error())?;
+        let too_little_left = DeviceError::new(ErrorKind::OutOfMemory, 0);
+        let claim = host_memory::claim(bytes.saturating_add(kept)).ok_or(too_little_left)?;
         let made = self.create_physical(bytes, CuMemAllocationProp::at(location));
         drop(claim);
         if made.is_ok() {

@@ -3,6 +3,7 @@
 use crate::allocator::{Allocator, On};
 use crate::arena::debug;
 use crate::arena::paging::extents::{self, Extent, Extents};
+use crate::arena::paging::moves::Advice;
 use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
 use crate::stats::{MemoryCalls, ReclaimStats};
@@ -75,6 +76,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// longer ones. Returns true if work is left for another call. Under every policy, it also
     /// removes some stale mappings of elastic ranges. Under `reclaim:auto`, it gives idle memory
     /// back to the device where that is worth the cost: see [`reclaim_stats`](Self::reclaim_stats).
+    /// With `spill`, it makes pages of the host ahead of need while the device has little memory
+    /// left.
     ///
     /// A host calls this when it is idle, or from a separate thread. Other threads may allocate and
     /// free at the same time.
@@ -95,6 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.holdings().collect_few_departed();
         device.waits.give_spare_events_back(&device.driver);
         let left = device.holdings().give_idle_back(&device.idle, max_us)?;
+        let left = left | device.holdings().make_pages_of_host_ahead(max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 
@@ -112,7 +116,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let mut stats = PageStats {
             mapped: pool.home + pool.guarded_blocks,
             spare: pool.unused(),
-            spilled: arena.paging.spilled.live().saturating_sub(pool.spare_of_host),
+            spilled: arena.paging.spilled_bytes(),
             spare_of_host: pool.spare_of_host,
             parked: pool.asleep,
             reserved_addresses: arena.paging.address_bytes(),
@@ -136,7 +140,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
     /// cover the block, which may be longer than requested. The null address has no extents.
     ///
-    /// The extents do not change while the block is live, until it is parked. While the block is
+    /// The extents do not change while the block is live, until it is parked or
+    /// [moved](Self::advise). While the block is
     /// [pinned](Self::pin), they do not change after a free or a park either. `each` is called with
     /// no lock held, and may call the allocator.
     ///
@@ -201,6 +206,44 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             return Ok(());
         }
         Extents::unpin(self.on(), ptr)
+    }
+
+    /// Says how soon the block at `ptr` will be used, and moves its pages: under [`Advice::Cold`]
+    /// to the host, within the bytes that `spill` allows, and under [`Advice::Hot`] back to the
+    /// device. Addresses and contents stay. Returns the bytes that have moved; 0 for the null
+    /// address, and for a block of an ordinary segment.
+    ///
+    /// Only pages that are wholly under the block move, and none that is [pinned](Self::pin). If
+    /// the memory of the other kind ends, the rest of the block stays. Of a parked block, the call
+    /// says where the pages wake, and returns their bytes.
+    ///
+    /// Stream order: waits for the work queued before on the block's stream and on the streams
+    /// recorded as its users. No other call and no later work may use the block before this call
+    /// has returned.
+    ///
+    /// Device: called, and waited for.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program has no block of this device that starts at `ptr`.
+    /// * [`Error::SpillRefused`]: `spill` is not set, or the policy moves pages.
+    /// * [`Error::ParkingRefused`]: another call has been parking or waking memory for long.
+    /// * [`Error::OutOfAddresses`].
+    /// * [`Error::Device`]: pages that have moved by then have moved, and all contents are there.
+    ///   If the device has unmapped a page, and then keeps refusing to map one in its place, the
+    ///   addresses of this page have no memory. With
+    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a
+    ///   graph is captured: nothing has moved.
+    pub fn advise(&self, ptr: DevicePtr, advice: Advice) -> Result<u64, Error> {
+        let _begun = self.begin("advise");
+        if ptr == DevicePtr::NULL {
+            return Ok(0);
+        }
+        self.allocator.at_owner(ptr, |device, heap| {
+            if heap.device != self.arena.number() {
+                return Err(Error::foreign(ptr));
+            }
+            device.holdings().advise(heap.heap, ptr, advice)
+        })
     }
 
     /// Creates a descriptor of the page that contains the byte at `ptr`, for another process. That

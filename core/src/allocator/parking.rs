@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let device = self.begin("tag_pool");
-        device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Parkable))
+        device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Paged))
     }
 
     /// Sets whether the default pool serves requests for parked pools with `tag`. By default it

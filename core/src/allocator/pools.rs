@@ -85,6 +85,22 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         self.begin("set_pool_options").heaps.set_pool_options(pool, options)
     }
 
+    /// Sets whether new pages of a private pool are memory of the host from the start, as far as
+    /// `spill` and the host allow; beyond that, they are the device's. Existing pages do not
+    /// change, so set this before the pool's first request. New segments of such a pool are mapped,
+    /// even under the caching policy without expandable segments.
+    ///
+    /// Device: called, to get its total memory.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownPool`], also for the default pool.
+    /// * [`Error::SpillRefused`]: `spill` is not set, the policy moves pages or maps none, or the
+    ///   host supplies the pool's segments.
+    /// * [`Error::Device`].
+    pub fn spill(&self, pool: PoolId, on: bool) -> Result<(), Error> {
+        self.begin("spill_pool").holdings().set_on_host(pool, on)
+    }
+
     /// Calls `visit` with the reserved bytes of each heap of the private pools, and with the pool
     /// and the kind of blocks. A pool has two heaps for each stream that has used it. The time
     /// depends on the number of heaps, not on that of blocks and segments.

@@ -71,6 +71,10 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare))
             }
             Source::Pages => {
+                let held = self.holdings();
+                if held.lies_on_host(request) && held.would_spill(request)? {
+                    return Ok(Some(Forecast::Expand));
+                }
                 let growth = self.holdings().page_growth().filter(|_| self.ledger.has_room_without(spare, bytes));
                 let Some(growth) = growth else { return Ok(None) };
                 Ok(growth.has_addresses(request)?.then_some(Forecast::Expand))

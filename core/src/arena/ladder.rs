@@ -17,6 +17,7 @@ use crate::arena::give::rules;
 use crate::arena::heaps::units::Unit;
 use crate::arena::holdings::Holdings;
 use crate::arena::ledger::fraction_of;
+use crate::arena::paging::spill::First;
 use crate::arena::platform::{Built, Platform};
 use crate::arena::request::Forecast;
 use crate::arena::request::Request;
@@ -274,32 +275,10 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Serves the request from pages of the host, where the device has no more, if `spill` is set.
     fn spill(&self) -> Effect {
-        let (device, request) = (self.device, self.request);
-        if !self.sets_room_to_spill()? {
-            return Ok(None);
-        }
-        let growth = || self.held.page_growth();
-        let take = || growth().map_or(Ok(None), |growth| growth.for_request(&request.mapping).spill(request));
-        self.serve(take, || {
-            let has_addresses = growth().map_or(Ok(false), |growth| growth.has_addresses(request))?;
-            let has_room = device.paging.has_room_to_spill(device.segment_bytes(request));
-            Ok((has_addresses && has_room).then_some(Forecast::Expand))
-        })
-    }
-
-    /// Sets the limit of pages of the host as `spill` says. Returns whether they may serve the
-    /// request: it is in a heap of pages that stay, and its tag allows it.
-    fn sets_room_to_spill(&self) -> Result<bool, Error> {
-        let (device, request) = (self.device, self.request);
-        let Some(spill) = device.settings.config.lock().spill() else { return Ok(false) };
-        let stays = device.heaps.source_now(&device.driver.flags, request).maps_pages()
-            && !device.settings.policy().traits().moves_pages;
-        if !stays || self.held.is_held_to_max(request) {
-            return Ok(false);
-        }
-        let total = device.ledger.memory_info(&device.driver)?.total;
-        device.paging.spilled.set_limit(spill.bytes(total));
-        Ok(true)
+        self.serve(
+            || self.held.spill(self.request, First::Device),
+            || Ok(self.held.would_spill(self.request)?.then_some(Forecast::Expand)),
+        )
     }
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
@@ -453,6 +432,9 @@ impl<P: Platform> Ladder<'_, P> {
             config.throw_on_device_oom().then(|| config.per_process_memory_fraction())
         };
         let Some(fraction) = fraction else { return Ok(None) };
+        if self.held.lies_on_host(request) && self.held.would_spill(request)? {
+            return Ok(None);
+        }
         let total = self.device.ledger.memory_info(&self.device.driver)?.total;
         let allowed = fraction_of(fraction, total);
         let room = allowed.saturating_sub(self.device.ledger.reserved());

@@ -64,6 +64,9 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {
+                if let Some(served) = self.holdings().grow_on_host(request)? {
+                    return Ok(Some(served));
+                }
                 // Checked but not charged, because `expand` counts each mapped range. Whole
                 // granules may exceed the limit by less than one granule for each request, as in
                 // PyTorch.

@@ -19,7 +19,12 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
         let segment = self.segment_bytes(request);
         let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
-        OutOfMemory { capturing: request.capturing, address_lack: request.mapping.lack(), ..report }
+        OutOfMemory {
+            capturing: request.capturing,
+            address_lack: request.mapping.lack(),
+            host_lack: request.mapping.host_lack.get(),
+            ..report
+        }
     }
 
     /// Returns the report of `requested` bytes that failed, in a block of `block` bytes for which
@@ -46,6 +51,7 @@ impl<P: Platform> Arena<P> {
             spare: pages.unused(),
             beside_guarded: pages.beside_guarded(),
             parked: pages.asleep,
+            spilled: self.paging.spilled_bytes(),
             address_bytes: self.paging.address_bytes(),
             expandable_available: self.may_expand(),
             ..OutOfMemory::default()

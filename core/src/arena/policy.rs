@@ -48,7 +48,7 @@ impl Policy {
             _ if !virtual_memory => Source::Device,
             // Of the other pools, only those on pages can be parked, if the policy knows how to
             // place blocks on pages.
-            (Self::Stitched(_), _) | (Self::Caching, PoolMemory::Parkable) => Source::Pages,
+            (Self::Stitched(_), _) | (Self::Caching, PoolMemory::Paged) => Source::Pages,
             _ if config.expandable_segments() && !self.suballocates(kind) => Source::Pages,
             _ => Source::Device,
         }

@@ -5,7 +5,7 @@ use crate::arena::heaps::Heaps;
 use crate::arena::heaps::registry::RouteEntry;
 use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
-use crate::device::{AddressLack, Segments};
+use crate::device::{AddressLack, HostLack, Segments};
 use crate::heap::split_rules::{PageRules, Source};
 use crate::sync::Ordering;
 use crate::units::{DevicePtr, StreamId};
@@ -36,13 +36,15 @@ pub(crate) struct Request {
     pub mapping: RequestCalls,
 }
 
-/// The time that a request has spent in calls to virtual memory, and why it had no addresses.
+/// The time that a request has spent in calls to virtual memory, and what it lacked.
 #[derive(Default, Debug)]
 pub(crate) struct RequestCalls {
     /// The time of the calls, in ticks of the device's clock.
     pub(in crate::arena) ticks: Cell<u64>,
     /// Why the request had no addresses when it last looked for them.
     pub(in crate::arena) lack: Cell<AddressLack>,
+    /// Why the request got no more pages of the host when it last asked for them.
+    pub(in crate::arena) host_lack: Cell<HostLack>,
 }
 
 impl RequestCalls {

@@ -116,7 +116,7 @@ static NOTES: [Conditional; 16] = [
     note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
         config.reclaim_budget.to_bits() != Config::DEFAULT.reclaim_budget.to_bits() && !config.reclaim
     }),
-    note("spill", "without `expandable_segments:True`, segments are the device's", |config, _| {
+    note("spill", "without `expandable_segments:True`, ordinary pools have no pages", |config, _| {
         config.spill.is_some() && !config.expandable_segments
     }),
     note("throw_on_cudamalloc_oom", "`policy:direct` refuses no segment early", |config, _| {

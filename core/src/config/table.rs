@@ -203,7 +203,8 @@ settings! {
         .writes(|config, out| out.some(config.spill))
         .effect(
             "Under `expandable_segments:True`, a request for which the device has no memory is served from pages of the \
-             host, which kernels use at the rate of the link. At most this much memory of the host is held.",
+             host, which kernels use at the rate of the link. Pools and blocks that the program names lie there, too. At \
+             most this much memory of the host is held.",
         );
     row setting("expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
         .of(&["caching", "bfc"])

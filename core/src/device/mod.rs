@@ -20,6 +20,7 @@ pub(crate) mod explanation;
 pub mod forward;
 mod forwarder;
 mod host;
+mod host_lack;
 pub(crate) mod oom;
 #[cfg(feature = "alloc")]
 pub(crate) mod rehearsal;
@@ -39,6 +40,7 @@ pub use contents::{Contents, CopyMark, Saved};
 pub use error::{DeviceError, DeviceResult, ErrorKind};
 pub use explanation::{Explanation, Holder, Offset};
 pub use host::Host;
+pub use host_lack::HostLack;
 pub(crate) use oom::AddressLack;
 pub use segments::Segments;
 pub use stream_order::StreamOrder;

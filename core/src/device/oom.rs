@@ -3,6 +3,7 @@
 //! PyTorch.
 
 use crate::device::MemoryInfo;
+use crate::device::host_lack::HostLack;
 use crate::pool::Tag;
 use crate::units::DeviceIndex;
 use core::fmt;
@@ -42,6 +43,10 @@ pub struct OutOfMemory {
     /// Bytes of parked memory: these addresses have no device memory. They are not part of any
     /// other sum.
     pub parked: u64,
+    /// Bytes of memory of the host (`spill`). They are part of `reserved`.
+    pub spilled: u64,
+    /// Why the request got no more memory of the host.
+    pub host_lack: HostLack,
     /// Bytes that the program freed, and that still wait for other streams or for the safe
     /// frontier.
     pub pending: u64,
@@ -279,9 +284,15 @@ impl OutOfMemory {
         self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
     }
 
+    /// Returns the bytes that the memory limit leaves, if there is one. It counts no memory of the
+    /// host.
+    fn left(&self) -> Option<u64> {
+        Some(self.limit?.saturating_sub(self.held().saturating_sub(self.spilled)))
+    }
+
     /// Returns whether the memory limit refused the segment, and not the device.
     fn is_limited(&self) -> bool {
-        self.limit.is_some_and(|limit| self.held() + self.segment > limit)
+        self.left().is_some_and(|left| self.segment > left)
     }
 
     /// Writes which block was needed, and why it could not be allocated.
@@ -324,6 +335,7 @@ impl OutOfMemory {
         if self.parked > 0 {
             write!(f, " {} are parked and take none of the device's memory.", size(self.parked))?;
         }
+        self.host_lack.explain(f, self.spilled, size)?;
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
@@ -333,10 +345,9 @@ impl OutOfMemory {
 
     /// Writes what refused more memory: the limit, the pool's own allocator, or the device.
     fn explain_refusal<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
-        match self.limit {
+        match self.left() {
             _ if self.held_to_max => Ok(()),
-            Some(limit) if self.is_limited() => {
-                let left = limit.saturating_sub(self.held());
+            Some(left) if self.is_limited() => {
                 // The segment may be larger than the block, by less than two decimals can show.
                 if is_alike(self.segment, left) {
                     let (segment, left) = (Whole(self.segment), Whole(left));
@@ -444,6 +455,8 @@ pub(crate) mod tests {
             beside_guarded: 0,
             pinned: 0,
             parked: 0,
+            spilled: 0,
+            host_lack: HostLack::NotAsked,
             pending: 0,
             private_free: 0,
             largest_free: 0,

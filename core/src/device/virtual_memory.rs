@@ -44,8 +44,8 @@ device_trait! {
     /// link. It is never swapped out.
     ///
     /// # Errors
-    /// * [`ErrorKind::OutOfMemory`] only if the host certainly does not have the memory, or would
-    ///   have too little left for itself.
+    /// * [`ErrorKind::OutOfMemory`] only if the host certainly does not have the memory, or, with
+    ///   the code 0, if it would have too little left for itself.
     /// * [`ErrorKind::Unsupported`] if the device cannot map memory of the host.
     fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> [CreateAtHost];
 

@@ -24,6 +24,8 @@ pub(crate) enum Stays {
     No,
     /// The old place of the page has not been marked stale yet.
     Arriving,
+    /// The contents are being copied to another page, which will be mapped in its place.
+    Moving,
     /// The park in progress leaves the page mapped. The heap is asleep.
     Parking,
 }

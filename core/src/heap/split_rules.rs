@@ -38,15 +38,15 @@ pub(crate) enum PoolMemory {
     Plain,
     /// The host supplies the segments.
     Supplied,
-    /// The memory can be parked under the pool's tag.
-    Parkable,
+    /// The memory can be parked under the pool's tag, or lies on the host.
+    Paged,
 }
 
 impl PoolMemory {
     /// The number of values.
     pub(crate) const COUNT: usize = 3;
     /// All values, in the order of their numbers.
-    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Plain, Self::Supplied, Self::Parkable];
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Plain, Self::Supplied, Self::Paged];
 }
 
 impl PageRules {

@@ -77,7 +77,8 @@ pub(crate) struct Page {
     pub handle: PhysicalHandle,
     /// Length in bytes.
     pub bytes: u64,
-    /// Whether the memory is that of the host. Such a page is at home in a heap, moving, or spare.
+    /// Whether the memory is that of the host. Such a page is at home, departed, moving, or spare.
+    /// Of a page asleep: whether it is to wake on the host.
     pub is_host: bool,
     /// The number of old mappings that have not been unmapped yet.
     pub aliases: u32,
@@ -460,11 +461,21 @@ impl<S: Storage> PagePool<S> {
     pub(crate) fn fall_asleep(&mut self, page: u32) -> Page {
         let awake = self.table[page];
         debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
+        debug_assert!(!awake.is_host, "memory of the host stays mapped");
         self.put(page, Place::Asleep);
-        let entry = &mut self.table[page];
-        // It wakes on the device.
-        (entry.handle, entry.is_host) = (PhysicalHandle(0), false);
+        self.table[page].handle = PhysicalHandle(0);
         awake
+    }
+
+    /// Sets whether a page asleep is to wake on the host. Returns false if it was set so before, or
+    /// if the page is awake or about to wake.
+    pub(crate) fn set_wakes_on_host(&mut self, page: u32, on_host: bool) -> bool {
+        let entry = &mut self.table[page];
+        let changes = entry.place == Place::Asleep && entry.replacement == NONE && entry.is_host != on_host;
+        if changes {
+            entry.is_host = on_host;
+        }
+        changes
     }
 
     /// Replaces what is kept of a page until it wakes. Returns what was kept before.
@@ -529,6 +540,14 @@ impl<S: Storage> PagePool<S> {
         let replacement = self.table[page].replacement;
         self.settle(replacement);
         (replacement, self.remove_asleep(page))
+    }
+
+    /// Puts `new`, a moving page that was mapped in the place of `old`, at home there, and makes
+    /// `old` spare.
+    pub(crate) fn take_place(&mut self, old: u32, new: u32) {
+        self.settle(new);
+        self.leave_home(old);
+        self.make_spare(old);
     }
 
     /// Appends a moving page to a batch.
@@ -628,7 +647,7 @@ impl<S: Storage> PagePool<S> {
 
 impl PageBytes {
     /// Returns the bytes that no block uses: those of spare, departed and waking pages, and those
-    /// [next to](Self::beside_guarded) guarded blocks. None of them is the host's.
+    /// [next to](Self::beside_guarded) guarded blocks. Only departed ones may be the host's.
     pub(crate) fn unused(&self) -> u64 {
         self.spare + self.departed + self.waking + self.beside_guarded()
     }

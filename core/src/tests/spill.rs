@@ -4,12 +4,17 @@ use crate::allocator::Allocator;
 use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
-use crate::device::{DeviceError, ErrorKind};
+use crate::device::{DeviceError, ErrorKind, HostLack};
 use crate::error::Error;
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use spin::mutex::SpinMutex;
+use std::string::ToString;
 use std::vec::Vec;
+
+mod moved;
+mod pools;
+mod ranges;
 
 type Spilling = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
 
@@ -39,6 +44,23 @@ fn of_host(allocator: &Spilling) -> (u64, u64) {
     (stats.spilled, stats.spare_of_host)
 }
 
+/// Requests a page, for which there is no memory. Returns what the report says of the host, in
+/// fields and as text.
+fn lack(allocator: &Spilling) -> (u64, HostLack, &'static str) {
+    let refused = allocator.malloc(DEVICE, PAGE, STREAM);
+    let Err(Error::OutOfMemory(report)) = refused else { panic!("{refused:?}") };
+    let text = report.to_string();
+    let said = [
+        " 40 MiB lie on the host, and `spill` allows no more.",
+        " 0 bytes lie on the host, which has no more memory.",
+        " 0 bytes lie on the host, which would have too little memory left for itself after more.",
+        " 0 bytes lie on the host: the device cannot map memory of the host.",
+    ];
+    let said = said.into_iter().find(|said| text.contains(said));
+    assert_eq!(said.is_none(), !text.contains("on the host"), "{text}");
+    (report.spilled, report.host_lack, said.unwrap_or_default())
+}
+
 /// Requests `count` blocks of a page each.
 fn pages(allocator: &Spilling, count: usize) -> Vec<DevicePtr> {
     (0..count).map(|_| allocator.malloc(DEVICE, PAGE, STREAM).unwrap()).collect()
@@ -52,8 +74,7 @@ fn requests_beyond_the_device_are_served_from_the_host_up_to_its_limit() {
     assert_eq!(on_host, [false, false, false, false, false, true, true]);
     assert_eq!(of_host(&allocator), (2 * PAGE, 0));
     // Half of the device is two pages and a half.
-    let refused = allocator.malloc(DEVICE, PAGE, STREAM);
-    assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(lack(&allocator), (2 * PAGE, HostLack::Limit, " 40 MiB lie on the host, and `spill` allows no more."));
     assert_eq!(of_host(&allocator), (2 * PAGE, 0));
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     allocator.empty_cache(DEVICE).unwrap();
@@ -66,7 +87,7 @@ fn without_the_key_the_host_serves_nothing() {
     for config in ["expandable_segments:True", "spill:0.5"] {
         let allocator = allocator(config);
         let blocks = pages(&allocator, 5);
-        assert!(matches!(allocator.malloc(DEVICE, PAGE, STREAM), Err(Error::OutOfMemory(_))), "{config}");
+        assert_eq!(lack(&allocator), (0, HostLack::NotAsked, ""), "{config}");
         assert_eq!((of_host(&allocator), device(&allocator).calls(Call::CreateAtHost)), ((0, 0), 0), "{config}");
         blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     }
@@ -111,7 +132,18 @@ fn a_host_without_memory_is_out_of_memory_and_another_failure_is_told() {
     let allocator = allocator("expandable_segments:True,spill:1.0");
     device(&allocator).set_mappable_host_memory(0);
     let _blocks = pages(&allocator, 5);
-    assert!(matches!(allocator.malloc(DEVICE, PAGE, STREAM), Err(Error::OutOfMemory(_))));
+    let no_more = " 0 bytes lie on the host, which has no more memory.";
+    assert_eq!(lack(&allocator), (0, HostLack::Memory, no_more));
+    let no_share = " 0 bytes lie on the host, which would have too little memory left for itself after more.";
+    let cannot = " 0 bytes lie on the host: the device cannot map memory of the host.";
+    for (kind, lacks, said) in
+        [(ErrorKind::OutOfMemory, HostLack::Share, no_share), (ErrorKind::Unsupported, HostLack::Unsupported, cannot)]
+    {
+        let nth = device(&allocator).calls(Call::CreateAtHost) + 1;
+        let error = DeviceError::new(kind, 0);
+        device(&allocator).fail(Failure { call: Call::CreateAtHost, nth, persistent: false, error });
+        assert_eq!(lack(&allocator), (0, lacks, said));
+    }
     assert_eq!(of_host(&allocator), (0, 0));
     device(&allocator).set_mappable_host_memory(CAPACITY);
     let failure = DeviceError::new(ErrorKind::Other, 77);

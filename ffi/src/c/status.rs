@@ -203,7 +203,7 @@ impl Status {
             Error::InvalidPointer { .. } => CACHALOT_ERROR_INVALID_POINTER,
             Error::WrongSize { .. } => CACHALOT_ERROR_WRONG_SIZE,
             Error::NotPinned(_) => CACHALOT_ERROR_NOT_PINNED,
-            Error::NotExportable(_) => CACHALOT_ERROR_UNSUPPORTED,
+            Error::NotExportable(_) | Error::SpillRefused(_) => CACHALOT_ERROR_UNSUPPORTED,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
             Error::GraphMemory(_) => CACHALOT_ERROR_STILL_HELD,

@@ -151,6 +151,21 @@ impl<P: Platform> Heaps<P> {
         self.apply_rules(registry, pool);
     }
 
+    /// Sets whether new pages of the private pool named `id` are memory of the host.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`]; [`Error::SpillRefused`] if the host supplies the pool's segments.
+    pub(crate) fn set_pool_on_host(&self, id: PoolId, on: bool) -> Result<(), Error> {
+        let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
+        if on && self.shared_pool(pool).is_supplied() {
+            return Err(Error::SpillRefused("the program supplies the segments of the pool"));
+        }
+        registry.pools[pool as usize].spills = on;
+        self.apply_rules(&registry, pool);
+        Ok(())
+    }
+
     /// Gives every heap of `pool` the rules of the pool.
     pub(crate) fn apply_rules(&self, registry: &Registry<P::Storage>, pool: u32) {
         let supplied = self.shared_pool(pool).is_supplied();

@@ -76,7 +76,7 @@ impl<S: Storage> SharedPool<S> {
 
 /// The part of a pool that is protected by the registry's lock.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
+#[allow(clippy::struct_excessive_bools, reason = "five conditions that do not depend on each other")]
 pub(crate) struct PoolEntry {
     /// The name of the pool.
     pub id: PoolId,
@@ -96,6 +96,8 @@ pub(crate) struct PoolEntry {
     pub asleep: bool,
     /// Whether the default pool serves requests for this pool while it is parked.
     pub falls_back: bool,
+    /// Whether new pages of the pool are memory of the host, as far as `spill` allows.
+    pub spills: bool,
     /// Whether a captured graph has memory of the pool. It writes to this memory at every replay,
     /// so free memory stays. Set when a capture is announced, or when it serves its first request.
     pub captured: bool,
@@ -282,10 +284,10 @@ impl<S: Storage> Registry<S> {
     /// its segments.
     pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
         let entry = &self.pools[pool as usize];
-        let memory = match (supplied, entry.tag) {
-            (true, _) => PoolMemory::Supplied,
-            (false, Some(_)) => PoolMemory::Parkable,
-            (false, None) => PoolMemory::Plain,
+        let memory = match supplied {
+            true => PoolMemory::Supplied,
+            false if entry.tag.is_some() || entry.spills => PoolMemory::Paged,
+            false => PoolMemory::Plain,
         };
         self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }
@@ -435,6 +437,7 @@ impl<S: Storage> Registry<S> {
             tag: None,
             asleep: false,
             falls_back: false,
+            spills: false,
             captured: false,
         };
         // Takes the lowest vacant number, so that walks over all numbers stay short.

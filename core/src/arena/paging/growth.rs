@@ -114,26 +114,15 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Serves a request from new pages of one length, which fill the gaps of the request's heap or
     /// follow them. Returns `None` if the device does not have the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        self.expand_by(request, |bytes, batch| self.mapper.new_page(bytes, Charge::Checked, batch))
+        self.expand_by(request, |bytes, _, batch| self.mapper.new_page(bytes, Charge::Checked, batch))
     }
 
-    /// Serves a request as [`expand`](Self::expand) does, from pages of the device for as long as
-    /// it has memory within the limit, and else from pages of the host. Returns `None` if the host
-    /// does not have the memory or the addresses either.
-    pub(crate) fn spill(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let device_has = Cell::new(true);
-        self.expand_by(request, |bytes, batch| {
-            // After the first refusal the device is not asked again for this request.
-            device_has.set(device_has.get() && self.mapper.new_page(bytes, Charge::WithinLimit, batch)?);
-            if device_has.get() { Ok(true) } else { self.mapper.new_page_of_host(bytes, batch) }
-        })
-    }
-
-    /// Serves a request from pages that `new_page` appends to a batch.
-    fn expand_by(
+    /// Serves a request from pages that `new_page` appends to a batch. It gets the length that a
+    /// page should have, and the shortest one, of which this is a multiple.
+    pub(super) fn expand_by(
         &self,
         request: &Request,
-        new_page: impl Fn(u64, &mut Batch) -> Result<bool, Error>,
+        new_page: impl Fn(u64, u64, &mut Batch) -> Result<bool, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
             let heaps = self.mapper.heaps;
@@ -146,7 +135,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
                 let end = batch.bytes + part.bytes;
                 while batch.bytes < end {
                     let bytes = longest.max(part.granule).min(end - batch.bytes);
-                    if !new_page(bytes, batch)? {
+                    if !new_page(bytes, part.granule, batch)? {
                         return Ok(false);
                     }
                 }
@@ -271,6 +260,11 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
             _ => SMALL_SEGMENT,
         };
         bytes.next_multiple_of(self.mapper.memory.granularity())
+    }
+
+    /// Returns the granule of large heaps in bytes.
+    pub(super) fn granule_of_large(&self) -> u64 {
+        self.granule(PoolKind::Large)
     }
 
     /// Returns held room to the heap.

@@ -20,7 +20,7 @@ use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
 use crate::arena::request::RequestCalls;
 use crate::arena::waits::Waits;
-use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
+use crate::device::{DeviceError, DeviceResult, ErrorKind, Host, HostLack, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
 use crate::heap::moves::PagedHeap;
@@ -140,20 +140,50 @@ impl<'a, P: Platform> Mapper<'a, P> {
             }
             pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
         }
-        let spilled = &self.paging.spilled;
-        if !spilled.charge(bytes) {
-            // Those of other lengths.
-            self.destroy_spares_of_host()?;
-            if !spilled.charge(bytes) {
-                return Ok(false);
-            }
+        if self.paging.spilled.charge(bytes) {
+            return self.create_page_of_host(bytes, batch);
         }
+        // Those of other lengths.
+        self.destroy_spares_of_host()?;
+        if self.paging.spilled.charge(bytes) {
+            return self.create_page_of_host(bytes, batch);
+        }
+        self.note_host_lack(HostLack::Limit);
+        Ok(false)
+    }
+
+    /// Notes why the request gets no page of the host, for its report.
+    fn note_host_lack(&self, lack: HostLack) {
+        if let Some(calls) = self.request {
+            calls.host_lack.set(lack);
+        }
+    }
+
+    /// Makes a spare page of `bytes` of the host. Returns false if the limit of such pages or the
+    /// host does not allow the bytes.
+    pub(super) fn make_page_of_host_ahead(&self, bytes: u64) -> Result<bool, Error> {
+        self.paging.pool.lock().make_room().map_err(|_| Error::TableFull("pages of memory"))?;
+        let mut batch = Batch::EMPTY;
+        let made = self.paging.spilled.charge(bytes) && self.create_page_of_host(bytes, &mut batch)?;
+        self.paging.numbers_of(&batch).for_each(|page| self.spare_page(page));
+        Ok(made)
+    }
+
+    /// Creates a page of the host, whose bytes are already charged, and appends it to `batch`.
+    /// Returns false if the host does not have the memory.
+    fn create_page_of_host(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+        let spilled = &self.paging.spilled;
         match self.call(MemoryCall::Create, |memory| memory.create_at_host(bytes)) {
             Ok(handle) => self.add_page(Page::created(handle, bytes, true), batch),
             Err(error) => {
                 spilled.refund(bytes);
-                let lacks = matches!(error.kind, ErrorKind::OutOfMemory | ErrorKind::Unsupported);
-                if lacks { Ok(false) } else { Err(error.into()) }
+                self.note_host_lack(match error {
+                    DeviceError { kind: ErrorKind::OutOfMemory, code: 0 } => HostLack::Share,
+                    DeviceError { kind: ErrorKind::OutOfMemory, .. } => HostLack::Memory,
+                    DeviceError { kind: ErrorKind::Unsupported, .. } => HostLack::Unsupported,
+                    error => return Err(error.into()),
+                });
+                Ok(false)
             }
         }
     }

@@ -7,6 +7,7 @@
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
 //!                             heap_mapper.rs                         pages of heaps, noted in page map, trace and peaks
+//!                             spill.rs · moves.rs                    pages of the host · pages under live blocks, moved
 //!                             addresses.rs                           addresses reserved and released
 //!                             virtual_calls.rs                       the calls of the device, counted
 //!                             release.rs                             free pages of heaps unmapped
@@ -25,10 +26,12 @@ mod guarded;
 pub(in crate::arena) mod heap_mapper;
 pub(in crate::arena) mod mapper;
 pub(in crate::arena) mod mapping;
+pub(crate) mod moves;
 pub(crate) mod parking;
 pub(crate) mod ranges;
 mod release;
 mod retired;
+pub(in crate::arena) mod spill;
 pub(in crate::arena) mod stitched;
 mod undo;
 mod virtual_calls;
@@ -103,6 +106,11 @@ impl<P: Platform> Paging<P> {
     /// Returns whether the limit of pages of the host allows `more` bytes. Spare ones do not count.
     pub(crate) fn has_room_to_spill(&self, more: u64) -> bool {
         self.spilled.has_room_without(self.bytes().spare_of_host, more)
+    }
+
+    /// Returns the bytes of the pages of the host that are mapped.
+    pub(crate) fn spilled_bytes(&self) -> u64 {
+        self.spilled.live().saturating_sub(self.bytes().spare_of_host)
     }
 
     /// Returns the bytes of the addresses that are reserved.

@@ -13,8 +13,9 @@ use crate::heap::home_pages::HomePage;
 use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 
-/// The number of times that a failing device is asked whether copies have ended.
-const ASKED: u32 = 16;
+/// The number of times that a failing device is asked whether copies have ended, or to map a page
+/// again.
+pub(in crate::arena::paging) const ASKED: u32 = 16;
 
 impl<P: Platform> Mapper<'_, P> {
     /// Waits after a failure until no copy is in progress.

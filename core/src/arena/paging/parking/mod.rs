@@ -19,7 +19,7 @@
 //! the device, and nothing outside the target waits.
 
 mod freed;
-mod left;
+pub(super) mod left;
 mod remaining;
 mod sleep;
 mod state;
@@ -146,7 +146,7 @@ impl<'a, P: Platform> Parker<'a, P> {
 
     /// Returns whether memory of the target is on pages, or new memory would be.
     fn uses_pages(&self, settings: &Settings<P::Lock>) -> bool {
-        let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
+        let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Paged } else { PoolMemory::Plain };
         let by_policy = settings.uses_pages(memory);
         let (mut any, mut found) = (false, false);
         for slot in self.slots() {

@@ -4,8 +4,8 @@ use crate::arena::{OnDevice, Platform};
 use crate::device::Segments;
 use crate::error::Error;
 
-/// The memory in use on a device, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` +
-/// `leaked` + `other`.
+/// The memory in use on a device, in bytes: `used` + `spilled` = `blocks` + `pending` + `cached` +
+/// `spare` + `leaked` + `other`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Remaining {
     /// Memory of the device that any process uses.
@@ -29,6 +29,9 @@ pub struct Remaining {
     /// Parked memory, which is addresses without memory of the device. Part of none of the sums
     /// above.
     pub parked: u64,
+    /// Memory of the host under blocks, pending blocks and free memory (`spill`). Part of these
+    /// sums, and not of `used`.
+    pub spilled: u64,
 }
 
 impl Remaining {
@@ -37,7 +40,8 @@ impl Remaining {
         let memory = device.driver.call(P::Device::memory_info)?;
         let report = device.report_of(memory, None);
         let (used, leaked) = (memory.total.saturating_sub(memory.free), device.ledger.leaked());
-        let held = report.reserved + report.spare + leaked;
+        let spilled = device.paging.spilled_bytes();
+        let held = (report.reserved + report.spare + leaked).saturating_sub(spilled);
         Ok(Self {
             used,
             blocks: report.allocated,
@@ -48,6 +52,7 @@ impl Remaining {
             other: used.saturating_sub(held),
             pinned: report.pinned,
             parked: report.parked,
+            spilled,
         })
     }
 }

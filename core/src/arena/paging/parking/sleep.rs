@@ -80,7 +80,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Returns whether pages of the target are mapped that the program has not pinned.
     fn has_rest(&self) -> bool {
-        self.pages().any(|(_, page)| page.is_movable() || self.mapper.is_left(&page))
+        self.pages().any(|(_, page)| self.uses_device(&page) || self.mapper.is_left(&page))
     }
 
     /// Waits for the requests in progress and for the work before, and gives back the target's
@@ -203,7 +203,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Prepares the host to keep the contents of the target.
     fn prepare_contents(&self) -> Result<(), Error> {
-        let movable = self.pages().filter(|(_, page)| page.is_movable());
+        let movable = self.pages().filter(|(_, page)| self.uses_device(page));
         let (bytes, largest) =
             movable.fold((0, 0), |(bytes, largest), (_, page)| (bytes + page.bytes, page.bytes.max(largest)));
         if bytes == 0 {
@@ -295,7 +295,13 @@ impl<P: Platform> Parker<'_, P> {
     /// then, for the first request of a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
         let mapper = &self.mapper;
-        page.is_movable() && mapper.heaps.lock(slot).asleep && mapper.paging.pool.lock().is_home(page.page)
+        self.uses_device(page) && mapper.heaps.lock(slot).asleep && mapper.paging.pool.lock().is_home(page.page)
+    }
+
+    /// Returns whether a page may go back to the device. A page of the host stays mapped, because
+    /// it would be copied from one place of the host to another.
+    fn uses_device(&self, page: &HomePage) -> bool {
+        page.is_movable() && !self.mapper.paging.pool.lock()[page.page].is_host
     }
 
     /// Returns whether the page may be unmapped, because its contents after waking have been noted.

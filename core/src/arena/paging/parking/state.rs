@@ -38,7 +38,7 @@ impl ParkReport {
                 self.pinned += home.bytes;
             }
             if !home.asleep {
-                self.mapped += home.bytes;
+                self.mapped += if page.is_host { 0 } else { home.bytes };
                 continue;
             }
             self.parked += home.bytes;

@@ -146,7 +146,11 @@ impl<P: Platform> Parker<'_, P> {
     fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let bytes = home.bytes;
         let mut guard = PageGuard::empty(&self.mapper);
-        if !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)? {
+        // The lock ends with this statement.
+        let wakes_on_host = self.mapper.paging.pool.lock()[home.page].is_host;
+        if !(wakes_on_host && self.mapper.new_page_of_host(bytes, &mut guard.batch)?)
+            && !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)?
+        {
             return Err(lacks_memory(on, bytes));
         }
         let lost = Cell::new(false);

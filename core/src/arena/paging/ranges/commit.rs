@@ -72,7 +72,7 @@ impl<P: Platform> RangeMapper<'_, P> {
     /// are already committed stay as they are.
     ///
     /// When memory is short, follows the steps of a request: the program's callback, then pending
-    /// frees and the cache, then the plans.
+    /// frees and the cache, then the plans, and last the host, if `spill` is set.
     pub(crate) fn commit(
         self,
         device: OnDevice<'_, P>,
@@ -122,8 +122,13 @@ impl<P: Platform> RangeMapper<'_, P> {
                 }
             }
         }
+        self.spills.set(device.holdings().set_limit_of_host()?);
+        if self.spills.get() && attempt()? {
+            return Ok(());
+        }
         self.peaks.device.count(Occurrence::OutOfMemory);
-        let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
+        let host_lack = self.request.map(|request| request.host_lack.get()).unwrap_or_default();
+        let report = OutOfMemory { capturing, host_lack, ..device.memory_report(bytes, bytes, bytes, None) };
         self.driver.device().on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
     }

@@ -1,5 +1,5 @@
 //! The search for the pages of a commit: first departed and spare pages, then new ones within the
-//! limit and the budget, then free pages of heaps.
+//! limit and the budget, then free pages of heaps, and last those of the host.
 
 use super::RangeMapper;
 use crate::arena::Platform;
@@ -65,14 +65,15 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         let longest = self.new_page_bytes(bytes);
         while batch.bytes < wanted {
-            if !self.new_page(longest.min(wanted - batch.bytes), Charge::WithinLimit, batch)? {
+            let bytes = longest.min(wanted - batch.bytes);
+            if !self.new_page(bytes, Charge::WithinLimit, batch)? {
                 // The limit or the device allows less than the budget, but free pages may still be
                 // enough.
                 let before = batch.bytes;
                 if orders {
                     self.take_free(stream, wanted - batch.bytes, batch)?;
                 }
-                if batch.bytes == before {
+                if batch.bytes == before && !(self.spills.get() && self.new_page_of_host(bytes, batch)?) {
                     return Ok(false);
                 }
             }

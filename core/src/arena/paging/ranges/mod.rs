@@ -38,6 +38,7 @@ use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::error::Error;
 use crate::stats::Stat;
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
+use core::cell::Cell;
 use core::ops::Deref;
 
 /// The maximum number of stale mappings that one decommit or one growth of a heap removes: about
@@ -122,6 +123,8 @@ pub(crate) struct RangeMapper<'a, P: Platform> {
     peaks: &'a Peaks<P::Lock>,
     /// The counters that the peaks follow.
     counters: Counters<'a, P>,
+    /// Whether pages of the host may fill a part, because everything else was tried.
+    spills: Cell<bool>,
 }
 
 impl<'a, P: Platform> Deref for RangeMapper<'a, P> {
@@ -138,7 +141,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         let Arena { debug, peaks, .. } = device.arena;
         let held = device.holdings();
         let (mapper, stitcher) = (held.mapper()?, held.stitcher());
-        Some(Self { mapper, stitcher, debug, peaks, counters: held.counters() })
+        Some(Self { mapper, stitcher, debug, peaks, counters: held.counters(), spills: Cell::new(false) })
     }
 
     /// Notes all later calls to virtual memory in `request`.
