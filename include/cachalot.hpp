@@ -353,6 +353,8 @@ class allocator {
   void pin(const void* block) const;
   /** Undoes one pin of a block that is live or freed: cachalot_unpin. */
   void unpin(const void* block) const;
+  /** Moves the pages of a live block to the host or back, and returns their bytes: cachalot_advise. */
+  std::uint64_t advise(const void* block, cachalot_advice advice) const;
   /** A descriptor of the page that contains a byte of pinned memory, for another process: cachalot_export_fd. */
   exported_page export_fd(const void* address) const;
   /**

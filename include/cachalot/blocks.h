@@ -51,7 +51,7 @@ typedef struct cachalot_extent {
 
 /** Lists the physical parts of a live block, in the order of addresses. They cover the block, which
  * may be longer than requested, and stay as they are while the block is live or pinned, until it is
- * parked. A page keeps its number until it returns to the driver. `count` holds the room at
+ * parked or cachalot_advise moves it. A page keeps its number until it returns to the driver. `count` holds the room at
  * `extents` before the call, and the number of extents afterwards. With NULL for `extents`, the
  * call only counts. NULL as `block` has no extents.
  *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; BUFFER_TOO_SMALL,
@@ -75,6 +75,33 @@ CACHALOT_API cachalot_status cachalot_pin(const cachalot_allocator *allocator, c
  *     unpin.
  *   - Errors: NOT_PINNED. */
 CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator, const void *block);
+
+/** How soon a block will be used. */
+typedef int32_t cachalot_advice;
+/** The values of cachalot_advice. */
+enum {
+  CACHALOT_COLD = 1, /**< Rarely: its pages may lie on the host. */
+  CACHALOT_HOT = 2   /**< Soon or often: its pages belong on the device. */
+};
+
+/** Moves the pages of a live block to the host (CACHALOT_COLD), within the bytes that `spill`
+ * allows, or back to the device (CACHALOT_HOT). Address and contents stay, captured graphs stay
+ * valid, and kernels use memory of the host at the rate of the link. Only pages that are wholly
+ * under the block move, and none that is pinned; if the memory of the other kind ends, the rest
+ * stays. Of a parked block, the call says where its pages wake. Writes to `moved_bytes` how many
+ * bytes have moved, or will wake elsewhere; NULL is accepted. NULL as `block` has no pages.
+ *
+ * The call waits for the work queued before on the block's stream and on the streams recorded as
+ * its users. No other call and no later work may use the block before the call has returned.
+ *   - Driver: yes, and waits for the copies.
+ *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; INVALID_ARGUMENT
+ *     (advice); UNSUPPORTED for CACHALOT_COLD if `spill` is not set, or with a policy that does not
+ *     spill; CAPTURING; NOT_PARKABLE if another call has been parking or waking memory for five
+ *     seconds; OUT_OF_MEMORY if there are no addresses for the copies; those of the driver. Pages
+ *     that have moved by then have moved, and no contents are lost, unless the driver unmaps a page
+ *     and then keeps refusing to map one in its place. */
+CACHALOT_API cachalot_status cachalot_advise(const cachalot_allocator *allocator, const void *block,
+                                             cachalot_advice advice, uint64_t *moved_bytes);
 
 /** Writes to `fd` a POSIX file descriptor of the page that contains `address`, any byte of pinned
  * memory, whether its block is live or freed: usually `block + extent.offset`, once for each

@@ -80,6 +80,12 @@ inline void allocator::unpin(const void* block) const {
   check(cachalot_unpin(get(), block));
 }
 
+inline std::uint64_t allocator::advise(const void* block, cachalot_advice advice) const {
+  std::uint64_t moved = 0;
+  check(cachalot_advise(get(), block, advice, &moved));
+  return moved;
+}
+
 inline exported_page allocator::export_fd(const void* address) const {
   int fd = -1;
   check(cachalot_export_fd(get(), address, &fd));

@@ -155,8 +155,8 @@ CACHALOT_API cachalot_status cachalot_tag_set_fallback(const cachalot_allocator 
 CACHALOT_API cachalot_status cachalot_retain_host_memory(const cachalot_allocator *allocator, int device,
                                                          uint64_t host_bytes);
 
-/** The memory of a device in use, by name; see cachalot_get_remaining_memory. `used_bytes` is the
- * sum of the next six fields. */
+/** The memory of a device in use, by name; see cachalot_get_remaining_memory. The next six
+ * fields together are `used_bytes`, and `spilled_bytes` in addition. */
 typedef struct cachalot_remaining_memory {
   size_t struct_size;     /**< sizeof(cachalot_remaining_memory). */
   uint64_t used_bytes;    /**< The memory of the device in use, by all processes. */
@@ -168,9 +168,10 @@ typedef struct cachalot_remaining_memory {
   uint64_t other_bytes;   /**< What the allocator does not hold: context, modules, graphs, other processes. */
   uint64_t pinned_bytes;  /**< Pinned pages, which are never parked: part of the fields above. */
   uint64_t parked_bytes;  /**< Parked memory: addresses without memory of the driver. */
+  uint64_t spilled_bytes; /**< Memory of the host (`spill`): part of blocks, pending and cached memory. */
 } cachalot_remaining_memory;
 /** Initialises cachalot_remaining_memory. */
-#define CACHALOT_REMAINING_MEMORY_INIT {sizeof(cachalot_remaining_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define CACHALOT_REMAINING_MEMORY_INIT {sizeof(cachalot_remaining_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** Writes to `out` what is on a device, by name: after everything was parked, this is what remains.
  *   - Driver: yes, to learn the free memory.

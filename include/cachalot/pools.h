@@ -75,6 +75,16 @@ CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_pool_trim(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                 size_t keep_bytes);
 
+/** Sets whether new pages of a pool lie on the host from the start, as far as `spill` and the host
+ * allow: for memory that is large and rarely used. Beyond that, they are the device's. Existing
+ * pages stay where they are, so call this before the first request of the pool. New segments of
+ * such a pool are mapped, even under policy:caching without expandable_segments:True. 0 ends it.
+ *   - Driver: yes, for the device's total memory.
+ *   - Errors: UNKNOWN_POOL; UNSUPPORTED if `spill` is not set, if the policy does not spill, or if
+ *     the program supplies the pool's segments. */
+CACHALOT_API cachalot_status cachalot_pool_spill(const cachalot_allocator *allocator, int device, cachalot_pool pool,
+                                                 int on);
+
 /** The requests that a route leads to a private pool. */
 typedef int32_t cachalot_route;
 /** The values of cachalot_route. */

@@ -48,6 +48,8 @@ class private_pool {
   void empty() const { check(cachalot_pool_empty(allocator_, device_, pool_)); }
   /** Releases free memory of the pool until it holds at most `keep_bytes`: cachalot_pool_trim. */
   void trim(std::size_t keep_bytes) const { check(cachalot_pool_trim(allocator_, device_, pool_, keep_bytes)); }
+  /** Places new pages of the pool on the host, or ends this: cachalot_pool_spill. */
+  void spill(bool on = true) const { check(cachalot_pool_spill(allocator_, device_, pool_, on ? 1 : 0)); }
 
   /** Removes another user, such as a destroyed graph that was captured into the pool. */
   void release() const { check(cachalot_pool_release(allocator_, device_, pool_)); }

@@ -33,6 +33,7 @@ pub struct CUstream_st {
 pub type cachalot_stream = *mut CUstream_st;
 pub type cachalot_status = i32;
 pub type cachalot_route = i32;
+pub type cachalot_advice = i32;
 pub type cachalot_park_kind = i32;
 pub type cachalot_park_mode = i32;
 pub type cachalot_park_order = i32;
@@ -56,6 +57,9 @@ pub const CACHALOT_STREAMS_REPORTED: u32 = 0x80;
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 
 pub const CACHALOT_EXTENT_SEGMENT: u32 = 0x1;
+
+pub const CACHALOT_COLD: cachalot_advice = 1;
+pub const CACHALOT_HOT: cachalot_advice = 2;
 
 pub const CACHALOT_BUFFER_FIXED: u32 = 0x1;
 pub const CACHALOT_BUFFER_GAP: u32 = 0x2;
@@ -328,6 +332,7 @@ pub struct cachalot_remaining_memory {
     pub other_bytes: u64,
     pub pinned_bytes: u64,
     pub parked_bytes: u64,
+    pub spilled_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

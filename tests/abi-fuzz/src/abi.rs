@@ -282,6 +282,7 @@ functions! {
     extents = cachalot_get_extents(block: *const c_void, extents: *mut cachalot_extent, count: &mut usize);
     pin = cachalot_pin(block: *const c_void);
     unpin = cachalot_unpin(block: *const c_void);
+    advise = cachalot_advise(block: *const c_void, advice: cachalot_advice, moved: &mut u64);
     export_fd = cachalot_export_fd(address: *const c_void, fd: &mut c_int);
     set_caching = cachalot_set_caching(device: c_int, on: c_int);
     set_limit = cachalot_set_limit(device: c_int, bytes: u64);
@@ -296,6 +297,7 @@ functions! {
     pool_users = cachalot_get_pool_users(device: c_int, pool: cachalot_pool, out: &mut u32);
     pool_empty = cachalot_pool_empty(device: c_int, pool: cachalot_pool);
     pool_trim = cachalot_pool_trim(device: c_int, pool: cachalot_pool, keep: usize);
+    pool_spill = cachalot_pool_spill(device: c_int, pool: cachalot_pool, on: c_int);
     pool_begin = cachalot_pool_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
     pool_end = cachalot_pool_end(device: c_int, pool: cachalot_pool);
     capture_begin = cachalot_capture_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);

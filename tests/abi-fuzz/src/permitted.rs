@@ -80,6 +80,8 @@ const NO_PAGES: Permit = (CACHALOT_ERROR_UNSUPPORTED, ORDINARY);
 const NO_POOL: Permit = (CACHALOT_ERROR_UNKNOWN_POOL, Situation(GONE.0 | MISTAKE.0));
 const NO_TAG: Permit = (CACHALOT_ERROR_UNKNOWN_TAG, Situation(GONE.0 | MISTAKE.0));
 const NO_STREAM: Permit = (CACHALOT_ERROR_INVALID_STREAM, MISTAKE);
+const TOO_LARGE: Permit = (CACHALOT_ERROR_TOO_LARGE, MISTAKE);
+const ASLEEP: Permit = (CACHALOT_ERROR_PARKED, PARKED);
 const NO_BLOCK: Permit = (CACHALOT_ERROR_INVALID_POINTER, MISTAKE);
 const NO_SENSE: Permit = (CACHALOT_ERROR_INVALID_ARGUMENT, MISTAKE);
 const STOP: Permit = (CACHALOT_ERROR_STOPPED, STOPPED);
@@ -96,16 +98,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
             (true, &[(CACHALOT_ERROR_STRUCT_SIZE, MISTAKE), NO_PAGES])
         }
         cachalot_enable_peer_access => (true, &[(CACHALOT_ERROR_UNSUPPORTED, ORDINARY)]),
-        cachalot_malloc => (
-            true,
-            &[
-                NO_MEMORY,
-                (CACHALOT_ERROR_REJECTED, SHORT),
-                (CACHALOT_ERROR_TOO_LARGE, MISTAKE),
-                NO_STREAM,
-                (CACHALOT_ERROR_PARKED, PARKED),
-            ],
-        ),
+        cachalot_malloc => (true, &[NO_MEMORY, (CACHALOT_ERROR_REJECTED, SHORT), TOO_LARGE, NO_STREAM, ASLEEP]),
         cachalot_free | cachalot_free_at => (true, &[NO_BLOCK]),
         cachalot_free_sized => (true, &[(CACHALOT_ERROR_WRONG_SIZE, MISTAKE), NO_BLOCK]),
         cachalot_record_stream | cachalot_record_use => (true, &[NO_BLOCK, NO_STREAM]),
@@ -113,14 +106,13 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_stream_unreported => (false, &[NO_STREAM]),
         cachalot_get_block => (false, &[NO_BLOCK, (CACHALOT_ERROR_STRUCT_SIZE, MISTAKE)]),
         cachalot_explain_address => (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),
-        cachalot_get_forecast | cachalot_get_fit => {
-            (true, &[(CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_STREAM, (CACHALOT_ERROR_PARKED, PARKED)])
-        }
-        cachalot_get_extents => {
-            (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE), (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES])
-        }
-        cachalot_pin => (false, &[NO_BLOCK, (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES]),
+        cachalot_get_forecast | cachalot_get_fit => (true, &[TOO_LARGE, NO_STREAM, ASLEEP]),
+        cachalot_get_extents => (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE), ASLEEP, NO_PAGES]),
+        cachalot_pin => (false, &[NO_BLOCK, ASLEEP, NO_PAGES]),
         cachalot_unpin => (false, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
+        // Also where no memory of the host serves requests.
+        cachalot_advise => (true, &[NO_BLOCK, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
+        cachalot_pool_spill => (true, &[NO_POOL, NO_PAGES]),
         cachalot_export_fd => (true, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
         cachalot_pool_create | cachalot_pool_retain | cachalot_plan_buffers | cachalot_tag_set_limits => {
@@ -131,7 +123,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         // Calls the driver for the identity of the stream.
         cachalot_pool_begin | cachalot_capture_begin => (true, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
-        cachalot_pool_set_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
+        cachalot_pool_set_tag => (false, &[NO_POOL, ASLEEP, NOT_MAPPED, NO_PAGES]),
         cachalot_park => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
             (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
@@ -142,7 +134,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         // As for the beginning of a route.
         cachalot_get_park_report => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_PAGES]),
         cachalot_retain_host_memory => (true, &[NO_PAGES]),
-        cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
+        cachalot_range_reserve => (true, &[NO_SENSE, TOO_LARGE, NO_PAGES]),
         cachalot_range_commit => {
             (true, &[NO_MEMORY, (CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE, NO_PAGES])
         }

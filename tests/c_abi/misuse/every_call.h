@@ -81,6 +81,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_get_extents, (allocator, block, NULL, &any_length))                             \
   ALLOCATOR_CALL(cachalot_pin, (allocator, block))                                                        \
   ALLOCATOR_CALL(cachalot_unpin, (allocator, block))                                                      \
+  ALLOCATOR_CALL(cachalot_advise, (allocator, block, CACHALOT_HOT, NULL))                                 \
   ALLOCATOR_CALL(cachalot_export_fd, (allocator, block, &any_int))                                        \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
@@ -95,6 +96,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_get_pool_users, (allocator, device, pool, &any_users))                             \
   DEVICE_CALL(cachalot_pool_empty, (allocator, device, pool))                                             \
   DEVICE_CALL(cachalot_pool_trim, (allocator, device, pool, 0))                                           \
+  DEVICE_CALL(cachalot_pool_spill, (allocator, device, pool, 0))                                          \
   DEVICE_CALL(cachalot_pool_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                   \
   DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \

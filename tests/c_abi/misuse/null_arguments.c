@@ -54,6 +54,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, ok, cachalot_record_stream(it.allocator, NULL, NULL));
   REFUSED(&it, ok, cachalot_pin(it.allocator, NULL));
   REFUSED(&it, ok, cachalot_unpin(it.allocator, NULL));
+  REFUSED(&it, ok, cachalot_advise(it.allocator, NULL, CACHALOT_COLD, NULL));
   REFUSED(&it, ok, cachalot_get_extents(it.allocator, NULL, NULL, &length));
   CHECK(length == 0);
   REFUSED(&it, ok, cachalot_destroy(NULL));

@@ -103,6 +103,7 @@ static void ranges(const scene *it) {
 int main(int argc, char **argv) {
   int64_t value = 99;
   int fd = 99;
+  uint64_t moved = 99;
   cachalot_extent extents[1] = {{99, 99, 99, 99, 99, 99, 99}};
   size_t room = 0;
   void *block = NULL;
@@ -122,6 +123,9 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
           cachalot_record_stream(it.allocator, it.small, (cachalot_stream)UINTPTR_MAX));
   REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_unpin(it.allocator, it.small));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_advise(it.allocator, it.small, 3, &moved));
+  REFUSED(&it, CACHALOT_ERROR_UNSUPPORTED, cachalot_advise(it.allocator, it.small, CACHALOT_COLD, &moved));
+  CHECK(moved == 99);
   REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_export_fd(it.allocator, it.small, &fd));
   CHECK(fd == 99);
   REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_get_extents(it.allocator, it.small, extents, &room));

@@ -3,8 +3,8 @@
 
 use crate::Tables;
 use crate::c::abi::{
-    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_page_statistics,
-    cachalot_reclaim_statistics, cachalot_status,
+    CACHALOT_COLD, CACHALOT_EXTENT_SEGMENT, CACHALOT_HOT, cachalot_advice, cachalot_allocator, cachalot_calls,
+    cachalot_extent, cachalot_page_statistics, cachalot_reclaim_statistics, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::capi::memory::{self, address};
@@ -12,7 +12,9 @@ use crate::c::device::Device;
 use crate::c::instance::Instance;
 use crate::c::marshal::{Out, OutStruct, Versioned};
 use crate::c::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
-use cachalot_core::{CallCount, Descriptor, DevicePtr, Error, Extent, MemoryCalls, Pages, Physical, ReclaimStats};
+use cachalot_core::{
+    Advice, CallCount, Descriptor, DevicePtr, Error, Extent, MemoryCalls, Pages, Physical, ReclaimStats,
+};
 use cachalot_cuda::HeapLock;
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
@@ -218,6 +220,39 @@ pub extern "C" fn cachalot_unpin(allocator: *const cachalot_allocator, block: *c
     boundary::with_instance(allocator, |instance| {
         let block = address(block);
         on_device_of_pin(instance, block, |pages| pages.unpin(block))
+    })
+}
+
+/// Moves the pages of a block to the host or back, and writes their bytes to `moved_bytes`.
+///
+/// # Safety
+/// `moved_bytes` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_advise(
+    allocator: *const cachalot_allocator,
+    block: *const c_void,
+    advice: cachalot_advice,
+    moved_bytes: *mut u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let moved = (!moved_bytes.is_null()).then(|| unsafe { Out::new(moved_bytes, "moved_bytes") }).transpose()?;
+        let advice = match advice {
+            CACHALOT_COLD => Advice::Cold,
+            CACHALOT_HOT => Advice::Hot,
+            _ => return Err(Status::argument(format_args!("{advice} is no advice"))),
+        };
+        let block = address(block);
+        let bytes = if block == DevicePtr::NULL {
+            0
+        } else {
+            let device = instance.allocator.base_of(block)?.device;
+            instance.allocator.pages(device)?.advise(block, advice)?
+        };
+        if let Some(moved) = moved {
+            moved.write(bytes);
+        }
+        Ok(())
     })
 }
 

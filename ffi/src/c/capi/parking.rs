@@ -269,7 +269,8 @@ pub unsafe extern "C" fn cachalot_get_remaining_memory(
         let (parking, _) = parking_of(instance, device)?;
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let Remaining { used, blocks, pending, cached, spare, leaked, other, pinned, parked } = parking.remaining()?;
+        let memory = parking.remaining()?;
+        let Remaining { used, blocks, pending, cached, spare, leaked, other, pinned, parked, spilled } = memory;
         out.write(&cachalot_remaining_memory {
             struct_size: size_of::<cachalot_remaining_memory>(),
             used_bytes: used,
@@ -281,6 +282,7 @@ pub unsafe extern "C" fn cachalot_get_remaining_memory(
             other_bytes: other,
             pinned_bytes: pinned,
             parked_bytes: parked,
+            spilled_bytes: spilled,
         });
         Ok(())
     })

@@ -138,6 +138,19 @@ pub extern "C" fn cachalot_pool_trim(
     })
 }
 
+/// Sets whether new pages of a pool are memory of the host.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_spill(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    on: c_int,
+) -> cachalot_status {
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.pools(device)?.spill(pool, on != 0)?)
+    })
+}
+
 /// Starts a route, which sends the chosen requests into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_begin(

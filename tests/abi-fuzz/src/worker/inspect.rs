@@ -139,10 +139,9 @@ impl Worker {
             found.leaked_bytes,
             found.other_bytes,
         ];
-        let sum = parts.iter().sum::<u64>();
+        let (sum, used) = (parts.iter().sum::<u64>(), found.used_bytes + found.spilled_bytes);
         // A call may free memory and fail: the memory counts as leaked, and is not used.
-        let fits =
-            sum == found.used_bytes || self.world.case.faults && found.leaked_bytes > 0 && sum > found.used_bytes;
+        let fits = sum == used || self.world.case.faults && found.leaked_bytes > 0 && sum > used;
         if read && !fits && self.world.case.threads == 1 {
             finding::report("statistics", &format!("{found:?}"));
         }
