@@ -55,6 +55,8 @@ pub(crate) const CONFIGURATIONS: &[(&str, bool)] = &[
     ("policy:planned,plan_deadline_ms:10,fallback:slab", false),
     ("policy:planned,plan_deadline_ms:10,fallback:stitched", false),
     ("policy:planned,plan_deadline_ms:10,expandable_segments:True", false),
+    ("expandable_segments:True,large_segment_size_mb:11,spill:0.5", true),
+    ("spill:1.0,per_process_memory_fraction:0.5", true),
 ];
 
 /// Settings of a case. Two runs of a case with one thread are equal, if `step` is set and the

@@ -161,6 +161,7 @@ fn summary(world: &World, workers: &[Worker]) -> Value {
         "replays": count(&tally.replays),
         "ranges": count(&tally.ranges),
         "pins": count(&tally.pins),
+        "moved": count(&tally.moved),
         "streams": count(&tally.streams),
         "forecasts": count(&tally.forecasts),
         "would_fit": count(&tally.fits),

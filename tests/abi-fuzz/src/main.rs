@@ -51,7 +51,7 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// How many seeds.
-        #[arg(long, default_value_t = 94)]
+        #[arg(long, default_value_t = 98)]
         seeds: u64,
         /// Processes at a time.
         #[arg(long, default_value_t = 1)]

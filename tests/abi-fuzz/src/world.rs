@@ -47,6 +47,8 @@ pub(crate) struct Tally {
     pub(crate) replays: AtomicU64,
     pub(crate) ranges: AtomicU64,
     pub(crate) pins: AtomicU64,
+    /// Calls that moved pages to the host or back.
+    pub(crate) moved: AtomicU64,
     pub(crate) streams: AtomicU64,
     pub(crate) forecasts: AtomicU64,
     pub(crate) fits: AtomicU64,

@@ -82,6 +82,7 @@ const OPERATIONS: &[Operation] = &[
     (6, "range_release", Worker::range_release),
     (10, "pin", Worker::pin),
     (10, "unpin", Worker::unpin),
+    (20, "advise", Worker::advise),
     (8, "capture", Worker::capture),
     (20, "replay", Worker::replay),
     (6, "graph_end", Worker::graph_end),

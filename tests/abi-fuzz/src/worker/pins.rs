@@ -1,4 +1,4 @@
-//! Pins, extents and descriptors of pages.
+//! Pins, extents and descriptors of pages, and pages that move to the host.
 
 use super::Worker;
 use crate::abi;
@@ -6,7 +6,7 @@ use crate::finding;
 use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
-use cachalot::c::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_extent};
+use cachalot::c::abi::{CACHALOT_COLD, CACHALOT_EXTENT_SEGMENT, CACHALOT_HOT, cachalot_extent};
 use cachalot::c::status::CACHALOT_OK;
 
 /// Greatest number of a thread's pins.
@@ -77,10 +77,32 @@ impl Worker {
         let ordinary = first.flags & CACHALOT_EXTENT_SEGMENT != 0;
         let mut descriptor = -1;
         let reply = self.world.allocator.export_fd(abi::pointer(address + first.offset), &mut descriptor);
-        let situation = if ordinary { Situation::ORDINARY } else { Situation::NONE };
+        // Pages of the host are not exported.
+        let stays = ordinary || self.world.case.config.contains("spill:");
+        let situation = if stays { Situation::ORDINARY } else { Situation::NONE };
         if reply.judge(self.situation_of_device() | situation) {
             // SAFETY: the descriptor is new and the thread's own.
             unsafe { libc::close(descriptor) };
+        }
+    }
+
+    /// Moves a large block to the host or back. Address and contents stay.
+    pub(crate) fn advise(&mut self) {
+        // Only whole pages move.
+        let chosen = [(); 4].map(|()| self.any_block());
+        let Some(index) = chosen.into_iter().flatten().max_by_key(|&index| self.blocks[index].bytes) else { return };
+        let advice = if self.rng.bool() { CACHALOT_COLD } else { CACHALOT_HOT };
+        let block = &self.blocks[index];
+        // Held, so that no thread parks the block.
+        let Some(_awake) = block.domain.awake() else { return };
+        self.world.gone(block.address);
+        let mut moved = 0;
+        let reply = self.world.allocator.advise(abi::pointer(block.address), advice, &mut moved);
+        self.world.born(block.address, block.bytes, &block.domain);
+        self.say(|| format!("advice {advice} for {:#x}: {} {moved:#x}", block.address, reply.status));
+        // Without `spill`, no block is cold.
+        if reply.judge(self.situation_of_device() | Situation::ORDINARY) && moved > 0 {
+            add(&self.world.tally.moved);
         }
     }
 

@@ -45,6 +45,10 @@ impl Worker {
             name = cachalot_pool { first: 1 << 60, second: self.world.tags.fetch_add(1, Ordering::Relaxed) };
             allocator.pool_retain(device as i32, name, flags).judge(self.situation());
         }
+        if self.rng.u8(..4) == 0 {
+            // Without `spill`, it is refused.
+            allocator.pool_spill(device as i32, name, 1).judge(self.situation_of_device() | Situation::ORDINARY);
+        }
         self.say(|| format!("pool {name:?} flags {flags}"));
         self.pools.push(Pool { device, name, domain: Arc::new(Domain::new("pool".to_owned())) });
     }
