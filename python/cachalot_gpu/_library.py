@@ -88,6 +88,7 @@ class Remaining(Structure):
         ("other_bytes", c_uint64),
         ("pinned_bytes", c_uint64),
         ("parked_bytes", c_uint64),
+        ("spilled_bytes", c_uint64),
     ]
 
 
@@ -261,6 +262,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
     "cachalot_explain_address": (Status, _HANDLE, c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
+    "cachalot_advise": (Status, _HANDLE, c_void_p, c_int32, POINTER(c_uint64)),
+    "cachalot_pool_spill": (Status, _HANDLE, c_int, Pool, c_int),
     "cachalot_pool_set_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
     "cachalot_park": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkOptions)),
     "cachalot_wake_start": (Status, _HANDLE, c_int, POINTER(ParkTarget)),

@@ -15,7 +15,7 @@ from typing import Any
 import torch  # the stand-in
 
 from cachalot_gpu import _library, errors
-from cachalot_gpu.torch import _tags, _plugin, _whole
+from cachalot_gpu.torch import _plugin, _spill, _tags, _whole
 
 MIB = 1 << 20
 KEEP, DROP, ZERO = 0, 1, 2
@@ -34,6 +34,9 @@ class Library:
         self.limits: dict[tuple[int, int], _library.TagLimits] = {}
         """The limits of every tag that has some, on its device."""
         self.trimmed: list[tuple[int, int]] = []
+        self.spilled: list[tuple[int, Pool]] = []
+        """The pools whose memory lies on the host."""
+        self.has_spill = True
         self.fallbacks: list[tuple[int, int, int]] = []
         self.calls: list[tuple[Any, ...]] = []
         self.failures: dict[tuple[str, int], errors.CachalotError] = {}
@@ -57,6 +60,11 @@ class Library:
         if (device, number) in self.asleep:
             raise errors.CachalotError("the memory is parked", 180)
         self.tags[device, name] = number
+
+    def cachalot_pool_spill(self, handle: Any, device: int, pool: _library.Pool, on: int) -> None:
+        if on and not self.has_spill:
+            raise errors.CachalotError("`spill` is not set", 330)
+        self.spilled.append((device, (pool.first, pool.second)))
 
     def cachalot_park(self, handle: Any, device: int, target: Any, options: Any) -> None:
         mode = options._obj.mode
@@ -204,6 +212,7 @@ def install() -> Library:
     _tags._numbers.clear()
     _tags._used.clear()
     _tags._pools.clear()
+    _spill._pools.clear()
     State.pools, State.routes, State.device, State.capturing = {}, threading.local(), 0, False
     _library.library = lambda: library  # type: ignore[assignment,return-value]
     _whole.in_place = lambda: True

@@ -74,8 +74,13 @@ class Functions(unittest.TestCase):
         tensor = types.SimpleNamespace(device=torch.device("cuda", 0), untyped_storage=lambda: storage)
         cachalot_gpu.torch.record_use(tensor)
         cachalot_gpu.torch.record_use(tensor, types.SimpleNamespace(cuda_stream=0))
+        self.assertEqual(cachalot_gpu.torch.advise(tensor, "hot"), 0)
+        with self.assertRaisesRegex(cachalot_gpu.CachalotError, "`spill` is not set"):
+            cachalot_gpu.torch.advise(tensor, "cold")
+        self.assertRaises(ValueError, cachalot_gpu.torch.advise, tensor, "lukewarm")
         plugin().free(block, 1000, 0, None)
         self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.record_use, tensor)
+        self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.advise, tensor, "hot")
 
     def test_an_address_is_explained(self) -> None:
         block = plugin().alloc(1000, 0, None)
@@ -267,7 +272,7 @@ class Figures(unittest.TestCase):
     def test_what_remains(self) -> None:
         memory = cachalot_gpu.torch.remaining_memory()
         self.assertEqual((memory.block_bytes, memory.cached_bytes), (5 * MIB, 15 * MIB))
-        self.assertEqual(memory.used_bytes, sum(memory[1:7]))
+        self.assertEqual(memory.used_bytes + memory.spilled_bytes, sum(memory[1:7]))
 
     def test_the_names_are_few_and_hide_no_builtin(self) -> None:
         own = cachalot_gpu.torch

@@ -9,7 +9,7 @@ import torch  # the stand-in
 
 import cachalot_gpu
 import parking
-from cachalot_gpu.torch import Tag, park, wake
+from cachalot_gpu.torch import Tag, park, spilled, wake
 
 
 class Parking(unittest.TestCase):
@@ -76,6 +76,19 @@ class Parking(unittest.TestCase):
         self.assertEqual(self.library.modes(), {"weights": parking.ZERO})
         self.assertEqual([call[4] for call in self.library.calls if call[0] == "park"][-1], 1)
         weights.wake()
+
+    def test_spilled_requests_go_to_a_pool_on_the_host(self) -> None:
+        routes = parking.State.routes.__dict__.setdefault("all", [])
+        with spilled():
+            (first,) = routes
+            with spilled(1), Tag("inner"):
+                self.assertEqual(parking.request(self.library), "inner")
+        with spilled():
+            self.assertEqual(routes, [first])
+        self.assertEqual((routes, self.library.spilled), ([], [(0, (0, 1)), (1, (0, 2))]))
+        parking.install().has_spill = False
+        with self.assertRaisesRegex(cachalot_gpu.CachalotError, "not set"), spilled():
+            self.fail("nothing says how much memory of the host may serve")
 
     def test_tags_of_one_name_are_the_same_tag(self) -> None:
         self.assertEqual(Tag("a"), Tag("a", "cuda"))

@@ -31,6 +31,7 @@ from ._limits import (
 from ._plugin import configure, enable, enabled
 from ._pool import MemPool
 from ._ranges import ElasticTensor
+from ._spill import advise, spilled
 from ._statistics import (
     max_memory_allocated,
     max_memory_reserved,
@@ -51,6 +52,7 @@ __all__ = [
     "ElasticTensor",
     "MemPool",
     "Tag",
+    "advise",
     "configure",
     "dump_snapshot",
     "empty_cache",
@@ -78,6 +80,7 @@ __all__ = [
     "reset_peak_memory_stats",
     "retain_host_memory",
     "set_per_process_memory_fraction",
+    "spilled",
     "statistics",
     "tuning",
     "wake",

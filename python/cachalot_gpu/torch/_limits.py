@@ -50,7 +50,8 @@ def empty_cache() -> None:
 
 
 class RemainingMemory(NamedTuple):
-    """What is on a GPU, in bytes. ``used_bytes`` is the sum of the next six."""
+    """What is on a GPU, in bytes. The next six are together ``used_bytes``, and ``spilled_bytes``
+    in addition."""
 
     used_bytes: int
     """In use by all processes."""
@@ -70,6 +71,8 @@ class RemainingMemory(NamedTuple):
     """Pinned pages, which are never parked: part of the fields above."""
     parked_bytes: int
     """Parked memory: addresses without memory of the GPU."""
+    spilled_bytes: int
+    """Memory of the host (``spill``): part of blocks, pending and cached memory."""
 
 
 def remaining_memory(device: Device = None) -> RemainingMemory:
