@@ -59,7 +59,7 @@ calls! {
     Save = "save", "cuMemcpyDtoHAsync";
     Restore = "restore", "cuMemcpyHtoDAsync";
     Zero = "zero", "cuMemsetD8Async";
-    Copy = "copy", "cuMemcpyDtoDAsync";
     Mark = "mark", "cuEventRecord_of_copies";
     Finish = "finish", "cuEventSynchronize_of_copies";
+    Copy = "copy", "cuMemcpyDtoDAsync";
 }

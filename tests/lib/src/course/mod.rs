@@ -420,13 +420,16 @@ impl Course {
         if self.random.bool() {
             return self.device().clear_failures();
         }
-        let call = Call::ALL[self.random.usize(..Call::ALL.len())];
+        let call = CALLS[self.random.usize(..CALLS.len())];
         let kind = if self.random.bool() { ErrorKind::OutOfMemory } else { ErrorKind::Other };
         let nth = self.device().calls(call) + self.random.u64(1..4);
         let persistent = self.random.u8(..8) == 0;
         self.device().fail(Failure { call, nth, persistent, error: DeviceError::new(kind, 77) });
     }
 }
+
+/// The calls of a course: no block moves, so the last one is missing.
+const CALLS: [Call; Call::ALL.len() - 1] = *Call::ALL.first_chunk().expect("it is shorter");
 
 /// Returns the stream of a number.
 fn stream(number: usize) -> StreamId {

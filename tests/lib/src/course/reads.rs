@@ -1,9 +1,9 @@
 //! Readings: answers about addresses, forecasts, statistics, segments, events.
 
 use super::noted::Noted;
-use super::{Course, Subject, note};
+use super::{CALLS, Course, Subject, note};
 use crate::host::{DEVICE, MIB};
-use cachalot_core::simulated::{Call, SimulatedDevice};
+use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, DevicePtr, MemoryInfo, PoolId, PoolOptions, SnapshotSegment, Statistic};
 
 impl Course {
@@ -88,7 +88,7 @@ impl Course {
         for segment in self.allocator.snapshot() {
             note!(self, "{segment:?}");
         }
-        let calls = Call::ALL.map(|call| self.device().calls(call));
+        let calls = CALLS.map(|call| self.device().calls(call));
         let (limit, leaked) = (
             self.allocator.settings(DEVICE).map(|settings| settings.limit()),
             self.allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()),
