@@ -66,8 +66,8 @@ typedef struct cachalot_park_options {
  * see cachalot_tag_set_fallback), and so does cachalot_pin of a parked block. Pinned pages stay on
  * the device, and so do segments that a pool had before its tag or while its segments were not
  * cached, pages with a block that is lent to another stream, and pages with a block of
- * cachalot_free_at that still waits for its number. What stays on the device keeps its contents in
- * every mode. If the memory is already parked, the call parks the pages that an earlier call left
+ * cachalot_free_at that still waits for its number. Memory of the host (`spill`) stays where it is,
+ * without a copy. What stays keeps its contents in every mode. If the memory is already parked, the call parks the pages that an earlier call left
  * on the device, after a failure or because they were pinned then, or does nothing.
  *
  * The call waits once for the work that `order` says. Requests and frees of other memory do not

@@ -4,8 +4,8 @@ use crate::block::Block;
 use crate::turns;
 use crate::world::{DEVICE, Shared};
 use cachalot_core::{
-    Call, DevicePtr, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolId, PoolOptions, Reservation, Route,
-    RoutePurpose, StreamId, Tag,
+    Advice, Call, DevicePtr, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolId, PoolOptions, Reservation,
+    Route, RoutePurpose, StreamId, Tag,
 };
 use fastrand::Rng;
 use std::rc::Rc;
@@ -111,6 +111,7 @@ impl Program {
             78..86 => self.check_one(shared),
             86..91 => self.exchange(shared),
             91..93 => self.nap(shared),
+            93..95 if shared.config.spill().is_some() && self.rng.bool() => self.advise(shared),
             93..95 => self.stretch(shared),
             95 if self.rng.bool() && !self.guests.is_empty() => self.be_guest(shared),
             95 => self.use_pool(shared),
@@ -321,6 +322,26 @@ impl Program {
         self.asleep = Some(mode);
         if is_awake {
             self.rise(shared, ParkMode::Keep);
+        }
+    }
+
+    /// Moves a block to the host or back.
+    fn advise(&mut self, shared: &Shared) {
+        let Some(at) = self.any_awake(shared) else { return };
+        let block = &self.blocks[at];
+        let advice = if self.rng.bool() { Advice::Cold } else { Advice::Hot };
+        turns::tell(|| format!("block {} at {} is {advice:?}", block.number, block.ptr));
+        shared.claims.borrow_mut().give_memory_up(block.place());
+        let moved = shared.core.pages(DEVICE).and_then(|pages| pages.advise(block.ptr, advice));
+        let device = &shared.device().inner;
+        let claimed = shared.claims.borrow_mut().claim_memory(device, block.place());
+        if let Err(what) = claimed.and_then(|()| block.check_contents(device)) {
+            shared.find(format!("after a move: {what}"));
+        }
+        match moved {
+            // Another thread has been parking or waking for long.
+            Ok(_) | Err(Error::ParkingRefused(_)) => {}
+            Err(error) => shared.refused("a move", &error),
         }
     }
 
