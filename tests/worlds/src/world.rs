@@ -356,9 +356,9 @@ fn ended(shared: &Shared) -> Result<(), String> {
     given.map_err(|error| format!("the end: {error}"))?;
     consistency::check(core, DEVICE, None)?;
     let leaked = core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
-    let used = device.inner.used();
+    let used = device.inner.used() + device.inner.used_of_host();
     if used != leaked || leaked > 0 && !shared.rules.faults {
-        return Err(format!("{used} bytes stay with the device at the end, of which {leaked} are counted as leaked"));
+        return Err(format!("{used} bytes stay with the device and the host at the end, of which {leaked} are counted as leaked"));
     }
     Ok(())
 }
