@@ -120,6 +120,9 @@ fn what_cannot_move_is_refused_or_stays() {
     let allocator = allocator("spill:1.0");
     let block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
     assert_eq!(advise(&allocator, block, Advice::Cold), Ok(0), "an ordinary segment");
+    let guarding = super::allocator("guard:all,expandable_segments:True,spill:1.0");
+    let guarded = guarding.malloc(DEVICE, 2 * PAGE, STREAM).unwrap();
+    assert_eq!(advise(&guarding, guarded, Advice::Cold), Ok(0), "a guarded block");
     assert_eq!(advise(&allocator, DevicePtr::NULL, Advice::Cold), Ok(0));
     let inside = advise(&allocator, DevicePtr(block.0 + 512), Advice::Cold);
     assert!(matches!(inside, Err(Error::InvalidPointer { .. })), "{inside:?}");
