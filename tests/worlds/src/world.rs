@@ -358,7 +358,9 @@ fn ended(shared: &Shared) -> Result<(), String> {
     let leaked = core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
     let used = device.inner.used() + device.inner.used_of_host();
     if used != leaked || leaked > 0 && !shared.rules.faults {
-        return Err(format!("{used} bytes stay with the device and the host at the end, of which {leaked} are counted as leaked"));
+        return Err(format!(
+            "{used} bytes stay with the device and the host at the end, of which {leaked} are counted as leaked"
+        ));
     }
     Ok(())
 }

@@ -284,10 +284,10 @@ impl<S: Storage> Registry<S> {
     /// its segments.
     pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
         let entry = &self.pools[pool as usize];
-        let memory = match supplied {
-            true => PoolMemory::Supplied,
-            false if entry.tag.is_some() || entry.spills => PoolMemory::Paged,
-            false => PoolMemory::Plain,
+        let memory = match (supplied, entry.tag.is_some() || entry.spills) {
+            (true, _) => PoolMemory::Supplied,
+            (false, true) => PoolMemory::Paged,
+            (false, false) => PoolMemory::Plain,
         };
         self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }

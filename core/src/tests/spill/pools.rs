@@ -37,7 +37,7 @@ fn the_memory_of_a_spilled_pool_lies_on_the_host_from_the_start() {
         blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
         // A free block serves, wherever it lies.
         let again = malloc_in(&allocator, pool, PAGE).unwrap();
-        assert_eq!(device(&allocator).is_on_host(again), true, "{config}");
+        assert!(device(&allocator).is_on_host(again), "{config}");
     }
 }
 
@@ -48,7 +48,7 @@ fn a_pool_is_spilled_where_the_settings_say_how_much() {
         let pools = allocator.pools(DEVICE).unwrap();
         let pool = pools.create(PoolOptions::default()).unwrap();
         assert_eq!(pools.spill(pool, false), Ok(()));
-        assert_eq!(pools.spill(PoolId(9, 9), true).is_err(), true);
+        assert_eq!(pools.spill(PoolId(9, 9), true), Err(Error::UnknownPool(PoolId(9, 9))));
         matches!(pools.spill(pool, true), Err(Error::SpillRefused(_)))
     };
     let configs = ["expandable_segments:True", "policy:stitched", "spill:1.0"];
