@@ -248,8 +248,7 @@ impl<P: Platform> Mover<'_, P> {
         mapper.unmap_or_stay(at, home.bytes)?;
         let back = Undo::by(|| self.map_back(home));
         let stuck = Cell::new(None);
-        let mapped = mapper.map(&guard.batch, OnePlace { at, stuck: &stuck })?;
-        let Some(mapping) = mapped else { return Ok(false) };
+        let Some(mapping) = mapper.map(&guard.batch, OnePlace { at, stuck: &stuck })? else { return Ok(false) };
         back.keep();
         mapping.keep();
         let new = guard.keep().first;

@@ -148,9 +148,8 @@ impl<P: Platform> Parker<'_, P> {
         let mut guard = PageGuard::empty(&self.mapper);
         // The lock ends with this statement.
         let wakes_on_host = self.mapper.paging.pool.lock()[home.page].is_host;
-        if !(wakes_on_host && self.mapper.new_page_of_host(bytes, &mut guard.batch)?)
-            && !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)?
-        {
+        let is_on_host = wakes_on_host && self.mapper.new_page_of_host(bytes, &mut guard.batch)?;
+        if !is_on_host && !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)? {
             return Err(lacks_memory(on, bytes));
         }
         let lost = Cell::new(false);

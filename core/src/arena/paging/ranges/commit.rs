@@ -128,7 +128,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         self.peaks.device.count(Occurrence::OutOfMemory);
         let host_lack = self.request.map(|request| request.host_lack.get()).unwrap_or_default();
-        let report = OutOfMemory { capturing, host_lack, ..device.memory_report(bytes, bytes, bytes, None) };
+        let report = OutOfMemory { host_lack, capturing, ..device.memory_report(bytes, bytes, bytes, None) };
         self.driver.device().on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
     }
