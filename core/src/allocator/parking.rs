@@ -69,9 +69,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
 
     /// Parks the memory of `target`: gives the memory of its pages, and its cached memory, back to
     /// the device. Pinned pages and ordinary segments remain on the device;
-    /// [`report`](Self::report) says how much. Memory of the host (`spill`) remains where it is. If the memory is already parked, this parks the
-    /// pages that an earlier call left on the device, because it failed or because they were pinned
-    /// then. Does nothing if no pages are left. Memory that remains keeps its contents in every mode.
+    /// [`report`](Self::report) says how much. Memory of the host (`spill`) remains where it is. If
+    /// the memory is already parked, this parks the pages that an earlier call left on the device,
+    /// because it failed or because they were pinned then. Does nothing if no pages are left.
+    /// Memory that remains keeps its contents in every mode.
     ///
     /// Stream order: waits as `order` says. Work that is queued later must not use the memory
     /// before it wakes.
