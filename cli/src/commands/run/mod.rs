@@ -6,6 +6,7 @@ pub(super) mod folder;
 mod names;
 mod processor;
 pub(super) mod program;
+mod spill;
 
 use super::BAD_INPUT;
 use super::bytes;
@@ -16,6 +17,7 @@ use cachalot_run::options::{GroupOptions, SleepOptions};
 use cachalot_run::shared::folder::of_user;
 use cachalot_run::shared::time::milliseconds;
 use program::Startable;
+use spill::Spill;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,6 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   cachalot run -- python train.py
   cachalot run --limit 12GiB -- ./server
+  cachalot run --spill 16GiB -- ./simulation
   cachalot run --group team --limit 40GiB -- ./job
   cachalot run --park-idle 5m -- ./server
   cachalot run --park-idle 5m --park-to /var/tmp -- ./server
@@ -59,6 +62,11 @@ pub(crate) struct RunArgs {
     /// TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
+    /// Serve from the host's memory what the GPU, or the limit, has no room for: at most this many
+    /// bytes for each GPU, or `auto` for half of the host's free memory. Slower instead of out of
+    /// memory
+    #[arg(long, value_name = "BYTES|auto", value_parser = Spill::parse, conflicts_with = "observe")]
+    spill: Option<Spill>,
     /// Share the limit with every program of the named group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
@@ -256,6 +264,8 @@ impl RunArgs {
     /// Returns the options for the program's process.
     fn options(&self) -> Result<Options, String> {
         let settings = self.policy.map(|name| format!("policy:{name}")).or_else(|| self.config.clone());
+        let settings = settings.unwrap_or_default();
+        let settings = self.spill.map_or(Ok(settings.clone()), |spill| spill.settings(&settings))?;
         let record = self.record.as_deref().map(std::path::absolute).transpose();
         let ledger_file = self.ledger_file.as_deref().map(std::path::absolute).transpose();
         let park_to = self.park_to.as_deref().map(writable_folder).transpose()?;
@@ -263,7 +273,7 @@ impl RunArgs {
         self.check_group()?;
         Ok(Options {
             observe: self.observe,
-            settings: settings.unwrap_or_default(),
+            settings,
             sync_free: self.sync_free,
             zero: self.zero,
             limit: self.limit,
