@@ -36,12 +36,13 @@ fn smi(place: &Path, devices: &str, processes: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("the test's own");
 }
 
-/// A process that holds 300 MiB, in a group with a limit of 1 GiB.
+/// A process that holds 300 MiB, and 50 MiB of the host, in a group with a limit of 1 GiB.
 fn holder(shared: &Path) -> (Ledger, Group) {
     let ledger = Ledger::in_folder(Some(shared), DEVICE, false).expect("a book");
     assert_eq!(ledger.fault(), None);
     ledger.book(Kind::Segment, 200 * MIB, 1);
     ledger.book(Kind::Plain, 100 * MIB, 2);
+    ledger.book(Kind::Spilled, 50 * MIB, 3);
     ledger.driver(310 * MIB, 1000 * MIB);
     let options = GroupOptions { name: "team".to_owned(), low: MIB, max: None, weight: 100 };
     let group = Group::join_in(shared, &options, Some(1 << 30), DEVICE).expect("a group");
@@ -206,6 +207,8 @@ fn top_gives_its_figures_as_metrics() {
     for wanted in [
         format!("cachalot_run_device_used_bytes{{{labels}}} {}\n", 400 * MIB),
         format!("cachalot_run_process_held_bytes{{{labels},pid=\"4194304\",program=\"\"}} {}\n", 70 * MIB),
+        format!("cachalot_run_process_spilled_bytes{{{labels},pid=\"{pid}\","),
+        format!("kind=\"spilled\"}} {}\n", 50 * MIB),
         format!("cachalot_run_group_limit_bytes{{{labels},group=\"team\"}} {}\n", 1 << 30),
         format!("cachalot_run_member_held_bytes{{{labels},group=\"team\",pid=\"{pid}\","),
         format!("kind=\"segment\"}} {}\n", 200 * MIB),

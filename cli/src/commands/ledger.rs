@@ -19,8 +19,8 @@ segment            memory that the allocator took to serve requests
 served             requests served from segments (run --ledger)
 plain, pages,      memory that the program asked the driver for
 pool, array
-managed, host      managed memory, and pinned memory of the host: in no sum of
-                   the device
+managed, host,     managed memory, pinned memory of the host, and pages of the
+spilled            host under spill: in no sum of the device
 context, module,   what contexts, code (modules, libraries, kernels), graphs and
 graph, other       other calls took
 unexplained        the driver's own figure, less the book at that moment

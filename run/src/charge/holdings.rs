@@ -83,7 +83,11 @@ impl Holdings {
         } else {
             charge.give_back(before - bytes);
         }
-        if bytes == 0 { charge.unbook(kind, name) } else { charge.book(kind, bytes, name) }
+        if bytes == 0 {
+            charge.unbook(kind, name);
+        } else {
+            charge.book(kind, bytes, name);
+        }
     }
 
     /// Returns whether memory is charged.

@@ -191,11 +191,10 @@ impl DeviceCharge {
         }
     }
 
-    /// Takes memory freed by the driver out of the book.
-    pub fn unbook(&self, kind: Kind, id: u64) {
-        if let Some(ledger) = &self.ledger {
-            ledger.unbook(kind, id);
-        }
+    /// Takes memory freed by the driver out of the book, and returns its bytes. `None`: the book has
+    /// no such memory.
+    pub fn unbook(&self, kind: Kind, id: u64) -> Option<u64> {
+        self.ledger.as_ref()?.unbook(kind, id)
     }
 
     /// Notes the driver's figures outside the book, if full books are wanted.

@@ -35,11 +35,14 @@ pub enum Kind {
     Graph = 10,
     /// Memory taken by other calls.
     Other = 11,
+    /// Pages of the host that serve requests for which the device has no memory (`spill`), and those
+    /// kept for the next.
+    Spilled = 12,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Segment,
         Self::Served,
         Self::Plain,
@@ -52,6 +55,7 @@ impl Kind {
         Self::Module,
         Self::Graph,
         Self::Other,
+        Self::Spilled,
     ];
 
     /// Returns the kind's name, as tables and JSON have the name.
@@ -69,6 +73,7 @@ impl Kind {
             Self::Module => "module",
             Self::Graph => "graph",
             Self::Other => "other",
+            Self::Spilled => "spilled",
         }
     }
 
@@ -76,7 +81,7 @@ impl Kind {
     /// parts of segments, and so are counted already. Managed memory is on the host until a device
     /// touches it, and the driver moves it back when the device does not have memory.
     pub const fn is_of_device(self) -> bool {
-        !matches!(self, Self::Served | Self::Host | Self::Managed)
+        !matches!(self, Self::Served | Self::Host | Self::Managed | Self::Spilled)
     }
 }
 

@@ -105,7 +105,7 @@ fn remaining(
 /// device.
 fn reason_of(kind: Kind) -> Option<RemainderKind> {
     match kind {
-        Kind::Segment | Kind::Served | Kind::Host => None,
+        Kind::Segment | Kind::Served | Kind::Host | Kind::Spilled => None,
         Kind::Plain => Some(RemainderKind::Plain),
         Kind::Pages => Some(RemainderKind::Virtual),
         Kind::Pool => Some(RemainderKind::Pool),

@@ -5,8 +5,8 @@ use super::smi;
 use cachalot_run::control::client::{sleepers_in, statuses};
 use cachalot_run::control::{SleepState, Status};
 use cachalot_run::group::watch::{GroupView, groups};
-use cachalot_run::ledger::publish;
 use cachalot_run::ledger::view::{BookView, difference};
+use cachalot_run::ledger::{Kind, publish};
 use cachalot_run::shared::folder;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -168,6 +168,12 @@ impl ProcessMemory {
     /// Returns the bytes held by the process: the driver's figure, or the book's.
     pub(super) fn held(&self) -> u64 {
         self.used.or(self.book.as_ref().map(|book| book.booked)).unwrap_or(0)
+    }
+
+    /// Returns the bytes of the host that serve the process in place of the device's, by its book.
+    pub(super) fn spilled(&self) -> Option<u64> {
+        let kinds = self.book.as_ref()?.objects.iter().flat_map(|object| &object.kinds);
+        Some(kinds.filter(|kind| kind.kind == Kind::Spilled).map(|kind| kind.bytes).sum())
     }
 }
 

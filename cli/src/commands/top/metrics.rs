@@ -21,10 +21,16 @@ const DEVICES: [OfDevice; 4] = [
 /// Families of processes: name, unit, help, figure.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessMemory) -> Option<u64>);
 
-const PROCESSES: [OfProcess; 3] = [
+const PROCESSES: [OfProcess; 4] = [
     ("cachalot_run_process_held_bytes", "bytes", "Memory of a device held by a process.", |process| {
         Some(process.held())
     }),
+    (
+        "cachalot_run_process_spilled_bytes",
+        "bytes",
+        "Memory of the host that serves a process, or is kept for it, in place of the device's.",
+        ProcessMemory::spilled,
+    ),
     ("cachalot_run_process_parked_bytes", "bytes", "Memory of a process that is parked.", |process| {
         process.sleep.map(|sleep| sleep.parked_bytes)
     }),
