@@ -8,6 +8,7 @@ mod names;
 mod refusals;
 mod served;
 mod sleeping;
+mod spilling;
 mod surroundings;
 mod survival;
 

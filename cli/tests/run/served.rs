@@ -38,6 +38,7 @@ fn memory_of_every_option_keeps_every_byte() {
         ("sync_free", &["--sync-free"]),
         ("stitched", &["--policy", "stitched"]),
         ("limit", &["--limit", "2GiB"]),
+        ("spill", &["--limit", "100MiB", "--spill", "2GiB"]),
         ("ledger", &["--ledger"]),
         ("settings", &["--config", "max_split_size_mb:32"]),
     ] {
