@@ -138,6 +138,10 @@ impl ForwardVirtualMemory for Instrumented {
         self.count_refused(bytes, self.cuda.create(bytes))
     }
 
+    fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        self.count_refused(bytes, self.cuda.create_at_host(bytes))
+    }
+
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.count_refused(bytes, self.cuda.map(at, bytes, handle))
     }

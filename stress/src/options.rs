@@ -29,6 +29,7 @@ use std::fmt::Write;
 /// With a GPU: `cachalot-stress --seconds 300 --threads 16 --streams 16`, and `--devices 2` for two
 /// devices. All four disturbances at once:
 /// `cachalot-stress --ops 20000000 --threads 16 --streams 16 --disturb 300 --round 20000 --max-mib 64 --tenants 4 --ranges 8 --config policy:stitched`.
+/// With a third of the memory on the host: `--limit-mib 4096 --config expandable_segments:True,spill:8G`.
 /// Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
 /// `CACHALOT_EMU_DEVICES` and `CACHALOT_EMU_MEMORY` set the emulated devices.
 #[derive(Parser, Debug)]
@@ -135,6 +136,10 @@ pub(crate) struct RunOptions {
     /// part of the memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) sharers: u32,
+    /// The limit of each device's memory in MiB. With `spill` in the configuration, the run uses
+    /// more than that, and the rest of its memory is the host's.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub(crate) limit_mib: Option<u64>,
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, default_value = "")]
     pub(crate) config: String,
@@ -271,6 +276,9 @@ impl RunOptions {
             if value >= least {
                 add(name, value.to_string());
             }
+        }
+        if let Some(limit) = self.limit_mib {
+            add("limit-mib", limit.to_string());
         }
         if !self.config.is_empty() {
             add("config", format!("'{}'", self.config));

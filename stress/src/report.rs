@@ -30,6 +30,8 @@ pub(crate) struct Report {
     pub(crate) driver_calls: BTreeMap<&'static str, u64>,
     /// Bytes of all pages that moved, under the stitched policy.
     pub(crate) moved_bytes: u64,
+    /// The most bytes of the host that served at an audit, under `spill`.
+    pub(crate) spilled_bytes: u64,
     /// Number of waits for a whole device beside the workers.
     pub(crate) device_waits: u64,
     /// Number of calls hit by the fault plan.
@@ -68,6 +70,7 @@ impl Report {
             device_calls,
             driver_calls: emulated::calls(),
             moved_bytes,
+            spilled_bytes: shared.spilled_bytes.load(Ordering::Acquire),
             device_waits: shared.device_waits_made.load(Ordering::Acquire),
             faults: emulated::faults(),
             lost: shared.lost.lock().map(|error| error.to_string()),
@@ -117,6 +120,9 @@ impl fmt::Display for Report {
         writeln!(f, "device calls  {}", calls.join(", "))?;
         if self.moved_bytes > 0 {
             writeln!(f, "pages moved   {:.1} GiB", self.moved_bytes as f64 / (1_u64 << 30) as f64)?;
+        }
+        if self.spilled_bytes > 0 {
+            writeln!(f, "on the host   {:.1} GiB at most", self.spilled_bytes as f64 / (1_u64 << 30) as f64)?;
         }
         if self.device_waits > 0 {
             writeln!(f, "device waits  {}", self.device_waits)?;

@@ -14,7 +14,7 @@ use crate::verdict::Kind;
 use crate::worker::Worker;
 use crate::worker::check_lost;
 use cachalot_core::{Config, DevicePtr, Error, MIB, Segments, StreamOrder};
-use cachalot_cuda::{Driver, StreamIdentity, Streams};
+use cachalot_cuda::{Driver, Streams};
 use serde_json::Value;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -107,11 +107,7 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let config = cachalot_policies::parse(&options.config).map_err(|error| error.to_string())?;
     // One table for all devices: a stream of one device may use blocks of another device.
     let numbers = Arc::new(Streams::new());
-    let identity = match options.identity {
-        Identity::Reported => StreamIdentity::Reported,
-        Identity::Asked => StreamIdentity::Asked,
-    };
-    let open = |index| Device::open(driver, index, (options.streams, options.sharers), identity, &numbers);
+    let open = |index| Device::open(driver, index, (options, &config), &numbers);
     let mut devices = (0..options.devices).map(open).collect::<Result<Vec<_>, _>>()?;
     connect_peers(&mut devices)?;
     let devices: &'static [Device] = devices.leak();

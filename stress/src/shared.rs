@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) device_waits: parking_lot::RwLock<()>,
     /// Number of waits for a whole device by these threads.
     pub(crate) device_waits_made: AtomicU64,
+    /// The most bytes of the host that served at an audit, of all devices together.
+    pub(crate) spilled_bytes: AtomicU64,
     /// The run's own device memory: device, address, bytes.
     pub(crate) own: Mutex<Vec<(usize, u64, u64)>>,
     /// The first error that made a device unusable.
@@ -89,6 +91,7 @@ impl Shared {
             untold: RwLock::default(),
             device_waits: parking_lot::RwLock::default(),
             device_waits_made: AtomicU64::new(0),
+            spilled_bytes: AtomicU64::new(0),
             own: Mutex::default(),
             lost: Mutex::default(),
             faulty: AtomicBool::new(options.faults.is_some()),

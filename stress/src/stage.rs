@@ -1,7 +1,8 @@
 //! One device of a run: streams, kernels, events, and driver calls that the allocator does not
 //! make.
 
-use cachalot_core::{DeviceIndex, DevicePtr, DeviceResult, Event, Segments, StreamId, StreamOrder};
+use crate::options::{Identity, RunOptions};
+use cachalot_core::{Config, DeviceIndex, DevicePtr, DeviceResult, Event, MIB, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use cachalot_kernels::{Evidence, Findings, KernelError, Kernels, Region};
@@ -49,10 +50,10 @@ pub(crate) struct Device {
     pub(crate) index: DeviceIndex,
     pub(crate) cuda: &'static CudaDevice,
     pub(crate) kernels: Kernels<'static>,
-    /// The memory of the run.
+    /// The memory of the run, with that of the host which `spill` allows.
     pub(crate) total_bytes: u64,
-    /// The limit of the allocator while no disturbance sets another: the memory of the run, if
-    /// other runs share the device.
+    /// The limit of the allocator while no disturbance sets another: the part of the device that is
+    /// the run's, if it is not all.
     pub(crate) limit: Option<u64>,
     /// The streams shared by all threads; the first is the legacy default stream.
     pub(crate) lanes: Vec<Lane>,
@@ -83,27 +84,32 @@ impl Device {
     pub(crate) fn open(
         driver: &'static Driver,
         index: u32,
-        (streams, sharers): (u32, u32),
-        identity: StreamIdentity,
+        (run, config): (&RunOptions, &Config),
         numbers: &Arc<Streams>,
     ) -> Result<Self, KernelError> {
+        let identity = match run.identity {
+            Identity::Reported => StreamIdentity::Reported,
+            Identity::Asked => StreamIdentity::Asked,
+        };
         let options = DeviceOptions { streams: Arc::clone(numbers), identity, ..DeviceOptions::default() };
         // Leaked on purpose: every thread refers to the devices, and the process ends with the run.
         let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open_with(driver, index, options)?));
         let whole = cuda.memory_info()?.total;
-        let limit = (sharers > 1).then(|| whole / u64::from(sharers) / ALLOCATED.1 * ALLOCATED.0);
+        let part = (run.sharers > 1).then(|| whole / u64::from(run.sharers) / ALLOCATED.1 * ALLOCATED.0);
+        let limit = part.into_iter().chain(run.limit_mib.map(|mib| mib * MIB)).min();
+        let of_host = config.spill().map_or(0, |spill| spill.bytes(whole));
         let kernels = Kernels::load(cuda)?;
         let mut device = Self {
             index: DeviceIndex(index),
             cuda,
             kernels,
-            total_bytes: limit.unwrap_or(whole),
+            total_bytes: limit.unwrap_or(whole) + of_host,
             limit,
             lanes: Vec::new(),
             reaches: vec![index as usize],
             spare: Mutex::default(),
         };
-        for number in 0..streams {
+        for number in 0..run.streams {
             let line = if number == 0 { device.line(CuStream::NULL)? } else { device.make_line()? };
             let (handle, number) = (AtomicUsize::new(line.handle.0), AtomicU64::new(line.id.0));
             device.lanes.push(Lane { handle, number });

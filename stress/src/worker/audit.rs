@@ -56,13 +56,15 @@ impl Worker {
             verdict.report(Kind::Invariant, broken.to_owned());
         }
         let live = self.shared.live.load(Ordering::Acquire);
-        let (mut counted, mut listed) = (0, 0_i64);
+        let (mut counted, mut listed, mut spilled) = (0, 0_i64, 0);
         for stage in self.shared.devices {
             match subject.stats(stage.index).map(|view| view.totals()) {
                 Ok(stats) => counted += stats.allocations().current,
                 Err(error) => self.shared.refused("stats", &error),
             }
+            spilled += subject.pages(stage.index).map_or(0, |pages| pages.stats().spilled);
         }
+        self.shared.spilled_bytes.fetch_max(spilled, Ordering::AcqRel);
         for segment in subject.snapshot() {
             // The statistics and the snapshot are independent sources; both must match the run's
             // count.
