@@ -33,8 +33,9 @@ def main() -> None:
     """Trains and prints."""
     jitted = sys.argv[1] == "jit"
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+    width = int(sys.argv[3]) if len(sys.argv) > 3 else 768
     random = np.random.default_rng(3)
-    weights = [jnp.asarray(random.standard_normal((768, 768), dtype=np.float32) / 28) for _ in range(4)]
+    weights = [jnp.asarray(random.standard_normal((width, width), dtype=np.float32) / width**0.5) for _ in range(4)]
     gradient = jax.value_and_grad(loss)
     if jitted:
         gradient = jax.jit(gradient)
@@ -42,8 +43,8 @@ def main() -> None:
     for step in range(steps):
         # The batch varies, so that sizes vary from step to step.
         batch = 64 + 32 * (step % 3)
-        inputs = jnp.asarray(random.standard_normal((batch, 768), dtype=np.float32))
-        targets = jnp.asarray(random.standard_normal((batch, 768), dtype=np.float32))
+        inputs = jnp.asarray(random.standard_normal((batch, width), dtype=np.float32))
+        targets = jnp.asarray(random.standard_normal((batch, width), dtype=np.float32))
         value, slopes = gradient(weights, inputs, targets)
         weights = [weight - 0.01 * slope for weight, slope in zip(weights, slopes)]
     value.block_until_ready()
