@@ -1,123 +1,201 @@
 """Runs programs with less memory of the device than they need, and the rest on the host.
 
-    python spill.py OUT [PROGRAM...]
+    cc -O1 -shared -fPIC tests/pytorch/managed.c -o tests/pytorch/libmanaged.so -ldl
+    python spill.py OUT [--seconds S] [--processes N] [--only CANDIDATE,...] [PROGRAM...]
 
-Needs a GPU and about four minutes; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv. Each
-run does the same steps in a separate process. The most memory that a run without a limit holds, divided by 1.05, 1.25,
-1.5 and 2, is the limit of the others. *Predicted*: the step without a limit, and the time in which the link carries what
-lies on the host twice, once written and once read.
+Needs a GPU; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv, predicted.csv and runs.jsonl.
+What runs.jsonl has is not run again, so that several calls share the work: each starts no process after N, and none that
+would take it beyond S seconds. Each run does the same steps of `spill_programs.py` with one process for each
+candidate and program. The most memory that the run without a limit holds, divided by 1.05, 1.25, 1.5 and 2, is the limit of the others.
+
+*Predicted*, before any other run: each step takes as long as without a limit, and the time in which the link carries
+twice, once written and once read, what the step's peak has beyond the limit.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tables
+from spill_programs import STEPS
 
-PROGRAMS = ["gpt2_training", "decoder_tuning", "diffusion_unet", "llm_decoding"]
+PROGRAMS = ["gpt2_training", "diffusion_unet", "generate_then_train", "batch_decoding"]
 RATIOS = [1.05, 1.25, 1.5, 2.0]
-WARM_UP_STEPS = 4
-STEPS = 10
 # The rate of the link of an H200, in bytes a second, as kernels read and write memory of the host.
 LINK = 52e9
 GIB = 1 << 30
-PATIENCE_S = 120
-HEAD = ["program", "limit", "limit, GiB", "on the host, GiB", "PyTorch, expandable", "cachalot, expandable"]
-HEAD += ["with `spill`, ms a step", "without a limit, ms", "×", "predicted, ms", "losses"]
-EXPANDABLE = "expandable_segments:True"
+# The steps before these load kernels and make pages.
+TIMED = STEPS // 2
+# What a process takes to start, and what the steps of a run may take.
+START_S, EACH_S = 20, 12
+ENDS = {"native": "", "expandable": "expandable_segments:True", "cachalot": ""}
+HEAD = ["program", "limit", "limit, GiB", "on the host, GiB", "PyTorch, native", "PyTorch, expandable", "cachalot, expandable"]
+HEAD += ["fits, mean ms", "fits, longest ms", "spill, mean ms", "spill, longest ms", "×", "predicted, mean ms", "predicted, longest ms"]
+HEAD += ["managed, mean ms", "managed, longest ms", "results"]
+Run = dict[str, Any]
 
 
-def child(program: str, allocator: str, config: str, limit: int) -> None:
-    """Does the steps, and prints what they took as JSON, or that the memory ran out."""
-    import torch
-
-    if allocator == "cachalot":
-        import cachalot_gpu.torch
-
-        cachalot_gpu.torch.enable(config)
-    import workloads
-
-    torch.cuda.init()
-    if limit:
-        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
-    found: dict[str, Any] = {"seconds": [], "losses": [], "spilled": 0}
-    try:
-        step = workloads.WORKLOADS[program]()
-        for number in range(WARM_UP_STEPS + STEPS):
-            begin = time.perf_counter()
-            loss = step(number)
-            torch.cuda.synchronize()
-            found["seconds"].append(time.perf_counter() - begin)
-            found["losses"].append(loss.item())
-            if allocator == "cachalot":
-                now = cachalot_gpu.torch.statistics()["pages.spilled_bytes"]
-                found["spilled"] = max(found["spilled"], now)
-    except torch.OutOfMemoryError:
-        found = {"out of memory": True}
-    else:
-        found["held"] = torch.cuda.max_memory_reserved()
-    print(json.dumps(found), flush=True)
+class Late(Exception):
+    """No time, or no process, is left for a run."""
 
 
-def run(program: str, allocator: str, config: str, limit: int = 0) -> dict[str, Any]:
-    """What a child says."""
-    variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    if allocator == "torch":
-        variables["PYTORCH_CUDA_ALLOC_CONF"] = config
-    command = [sys.executable, __file__, "--child", program, allocator, config, str(limit)]
-    done = subprocess.run(
-        command, env=os.environ | variables, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True
-    )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(program, allocator, config, limit, {**found, "losses": None, "seconds": None}, file=sys.stderr, flush=True)
-    return found
+class Runs:
+    """The runs so far, in a file, and those that are still to do."""
+
+    def __init__(self, file: Path, seconds: float, processes: int) -> None:
+        self.file, self.end, self.processes = file, time.monotonic() + seconds, processes
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        self.found: dict[tuple[str, str, int], Run] = {self.key(run): run for run in map(json.loads, lines)}
+
+    @staticmethod
+    def key(run: Run) -> tuple[str, str, int]:
+        """A run is one of a program, by a candidate, with a limit in bytes."""
+        return run["program"], run["candidate"], run["limit"]
+
+    def get(self, program: str, candidate: str, limits: list[int], outside: int = 0) -> list[Run]:
+        """The runs with these limits, which one process does if they are not there."""
+        if missing := [limit for limit in limits if (program, candidate, limit) not in self.found]:
+            self.do(program, candidate, missing, outside)
+        return [self.found[program, candidate, limit] for limit in limits]
+
+    def do(self, program: str, candidate: str, limits: list[int], outside: int) -> None:
+        """Does runs in a process."""
+        patience = START_S + 2 * EACH_S * len(limits)
+        if self.processes == 0 or time.monotonic() + patience > self.end:
+            raise Late
+        self.processes -= 1
+        environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        if config := ENDS.get(candidate):
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = config
+        script = str(Path(__file__).with_name("spill_programs.py"))
+        command = [sys.executable, script, program, candidate, ",".join(map(str, limits)), str(outside), str(EACH_S)]
+        output, reason, begin = "", "", time.monotonic()
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=patience, check=False
+            )
+            output, reason = done.stdout, (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else ""
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+            reason = f"not at its end after {patience} s"
+        took = time.monotonic() - begin
+        runs = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        ended = {run["limit"] for run in runs}
+        runs += [{"limit": limit, "failed": reason or "no output"} for limit in limits if limit not in ended]
+        with self.file.open("a", encoding="utf-8") as file:
+            for run in runs:
+                run |= {"program": program, "candidate": candidate}
+                self.found[self.key(run)] = run
+                file.write(json.dumps(run) + "\n")
+        print(f"{program} {candidate} {limits}: {took:.1f} s {reason}", file=sys.stderr, flush=True)
 
 
-def pace(found: dict[str, Any]) -> float:
-    """The median of the timed steps, in milliseconds."""
-    return statistics.median(found["seconds"][WARM_UP_STEPS:]) * 1000
+def limits_of(fits: Run) -> list[int]:
+    """The limits of a program, whose run without one is given."""
+    return [int(fits["held"] / ratio) for ratio in RATIOS]
 
 
-def ended(found: dict[str, Any]) -> str:
-    """The time of a step, or how the run ended."""
-    return "out of memory" if "out of memory" in found else f"{pace(found):.1f}"
+def predicted(fits: Run, limit: int) -> list[float]:
+    """The seconds of each step under a limit."""
+    return [took + 2 * max(0, peak - limit) / LINK for took, peak in zip(fits["seconds"], fits["peaks"])]
 
 
-def row(program: str, ratio: float, free: dict[str, Any]) -> list[str]:
-    """A row of the table; `free` is the run without a limit."""
-    limit = int(free["held"] / ratio)
-    spilled = run(program, "cachalot", f"{EXPANDABLE},spill:{free['held'] / GIB:.1f}G", limit)
-    others = [run(program, allocator, EXPANDABLE, limit) for allocator in ("torch", "cachalot")]
-    cells = [program, f"1 / {ratio}", f"{limit / GIB:.2f}"]
-    if "out of memory" in spilled:
-        return [*cells, "", *map(ended, others), "out of memory", f"{pace(free):.1f}", "", "", ""]
-    predicted = pace(free) + 2 * spilled["spilled"] / LINK * 1000
-    cells += [f"{spilled['spilled'] / GIB:.2f}", *map(ended, others), f"{pace(spilled):.1f}", f"{pace(free):.1f}"]
-    cells += [f"{pace(spilled) / pace(free):.2f}", f"{predicted:.1f}"]
-    return [*cells, "equal" if spilled["losses"] == free["losses"] else "differ"]
+def figures(seconds: list[float]) -> list[str]:
+    """The mean and the longest of the timed steps, in milliseconds."""
+    timed = seconds[TIMED:]
+    return [f"{1000 * figure:.1f}" for figure in (statistics.mean(timed), max(timed))] if timed else ["", ""]
+
+
+def ended(run: Run) -> str:
+    """The mean time of a step, or how the run ended."""
+    if "failed" in run:
+        return str(run["failed"])
+    return "out of memory" if "out of memory" in run else figures(run["seconds"])[0]
+
+
+def times(run: Run) -> list[str]:
+    """The times of a run, or how it ended."""
+    if not run:
+        return ["", ""]
+    if "failed" in run or "out of memory" in run:
+        return [ended(run), ""]
+    found = figures(run["seconds"])
+    return found if len(run["seconds"]) == STEPS else [f"{len(run['seconds'])} of {STEPS} steps", found[1]]
+
+
+def same(run: Run, fits: Run) -> str:
+    """Whether a run computed what the run without a limit did."""
+    done = len(run.get("losses", []))
+    equal = done and run["losses"] == fits["losses"][:done] and run.get("digest") in {None, fits["digest"]}
+    return "equal" if equal else "differ"
+
+
+def row(get: Callable[..., list[Run]], fits: Run, ratio: float, limit: int) -> list[str]:
+    """A row of the table, with what is known so far."""
+    known = lambda candidate: next(iter(get(fits["program"], candidate, [limit], fits["outside"])), {})  # noqa: E731
+    cells = [fits["program"], f"1 / {ratio}", f"{limit / GIB:.2f}"]
+    spill, managed = known("spill"), known("managed")
+    cells.append(f"{spill['spilled'] / GIB:.2f}" if "spilled" in spill else "")
+    cells += [ended(run) if (run := known(candidate)) else "" for candidate in ENDS]
+    cells += figures(fits["seconds"]) + times(spill)
+    whole = len(spill.get("seconds", [])) == STEPS
+    slower = statistics.mean(spill["seconds"][TIMED:]) / statistics.mean(fits["seconds"][TIMED:]) if whole else 0
+    cells.append(f"{slower:.2f}" if whole else "")
+    cells += figures(predicted(fits, limit)) + times(managed)
+    done = [(name, run) for name, run in [("spill", spill), ("managed", managed)] if times(run)[1]]
+    return [*cells, ", ".join(f"{name} {same(run, fits)}" for name, run in done)]
+
+
+def write(out: Path, runs: Runs, programs: list[str]) -> str:
+    """Writes the tables of what is known."""
+    known = lambda program, candidate, limits, _=0: [  # noqa: E731
+        run for limit in limits if (run := runs.found.get((program, candidate, limit)))
+    ]
+    fitting = [run for program in programs for run in known(program, "fits", [0]) if "held" in run]
+    places = [(fits, ratio, limit) for fits in fitting for ratio, limit in zip(RATIOS, limits_of(fits))]
+    rows = [
+        [fits["program"], f"1 / {ratio}", f"{limit / GIB:.2f}", f"{max(0, max(fits['peaks']) - limit) / GIB:.2f}"]
+        + figures(predicted(fits, limit))
+        for fits, ratio, limit in places
+    ]
+    head = ["program", "limit", "limit, GiB", "beyond it at the peak, GiB", "mean ms", "longest ms"]
+    tables.write(out / "predicted.csv", [head, *rows])
+    return tables.write(out / "spill.csv", [HEAD, *(row(known, *place) for place in places)])
 
 
 def main() -> None:
-    """The table."""
-    out, *programs = sys.argv[1:]
-    rows, table = [HEAD], ""
-    for program in programs or PROGRAMS:
-        free = run(program, "cachalot", EXPANDABLE)
-        for ratio in RATIOS:
-            rows.append(row(program, ratio, free))
-            table = tables.write(Path(out) / "spill.csv", rows)
-    print(table)
+    """The tables, as far as the time reaches."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--processes", type=int, default=-1)
+    parser.add_argument("--only", default="spill,native,expandable,managed")
+    parser.add_argument("programs", nargs="*", default=PROGRAMS)
+    options = parser.parse_intermixed_args()
+    runs = Runs(options.out / "runs.jsonl", options.seconds, options.processes)
+    try:
+        for program in options.programs:
+            [fits] = runs.get(program, "fits", [0])
+            write(options.out, runs, options.programs)
+            if "held" not in fits:
+                continue
+            limits = limits_of(fits)
+            for candidate in options.only.split(","):
+                runs.get(program, candidate, limits, fits["outside"])
+                write(options.out, runs, options.programs)
+    except Late:
+        print("the time or the processes of this call are over: call again", file=sys.stderr)
+    print(write(options.out, runs, options.programs))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
-    else:
-        main()
+    main()
