@@ -21,6 +21,28 @@ fn parks_ranges_captures_and_streams_that_go_do_no_harm_at_once() {
     }
 }
 
+/// A part of the blocks lies on the host, and kernels check them all. With faults, calls for memory
+/// of the host fail as well.
+#[test]
+fn blocks_on_the_host_keep_every_byte_under_all_disturbances() {
+    let host = "--limit-mib 96 --config expandable_segments:True,spill:0.4";
+    for (seed, devices) in [(81, 1), (82, 2)] {
+        let line = format!("{SHORT} --disturb 20 --seed {seed} --devices {devices} --tenants 3 --ranges 3 {host}");
+        let Some(output) = run(&line, &[]) else { return };
+        let report = good(&output);
+        for done in DONE.into_iter().chain(["spilled_bytes"]) {
+            assert!(report[done].as_u64() > Some(0), "no {done}: {report}");
+        }
+        assert_eq!((&report["mallocs"], &report["errors"]), (&report["frees"], &0.into()));
+    }
+    let plan = r#"[{"fn": "cuMemCreate", "nth": 30, "persistent": true, "code": 2}]"#;
+    let Some(output) = run(&format!("{SHORT} --seed 83 --faults before {host}"), &[("CACHALOT_EMU_PLAN", plan)]) else {
+        return;
+    };
+    let report = good(&output);
+    assert!(report["faults"].as_u64() > Some(0) && report["ooms"].as_u64() > Some(0), "{report}");
+}
+
 /// Each wait records an event of the context, which takes in the work of all streams.
 #[test]
 fn waits_for_whole_devices_change_no_order() {
