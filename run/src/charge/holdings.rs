@@ -25,6 +25,23 @@ pub struct Holding {
     pub context: CuContext,
 }
 
+impl Holding {
+    /// Reserves the bytes: of the limit of the device, or of the memory of the host that `spill`
+    /// allows.
+    fn reserve(&self) -> Result<(), CuResult> {
+        if self.kind == Kind::Spilled { self.charge.host.reserve(self.bytes) } else { self.charge.reserve(self.bytes) }
+    }
+
+    /// Gives the bytes back.
+    fn give_back(&self) {
+        if self.kind == Kind::Spilled {
+            self.charge.host.give_back(self.bytes);
+        } else {
+            self.charge.give_back(self.bytes);
+        }
+    }
+}
+
 impl Holdings {
     /// Makes a call of the driver for memory, and charges the bytes under the name that `name`
     /// finds in the answer: an address or a handle.
@@ -41,18 +58,18 @@ impl Holdings {
     ) -> Result<T, E> {
         let Holding { ref charge, kind, bytes, .. } = memory;
         let moving = charge.moves.begin();
-        charge.reserve(bytes).map_err(refused)?;
-        let taken = call().inspect_err(|_| charge.give_back(bytes))?;
+        memory.reserve().map_err(refused)?;
+        let taken = call().inspect_err(|_| memory.give_back())?;
         drop(moving);
         let name = name(&taken);
         if name == 0 {
-            charge.give_back(bytes);
+            memory.give_back();
             return Ok(taken);
         }
         charge.book(kind, bytes, name);
         if let Some(before) = self.lock().insert((kind, name), memory) {
             // The memory with this name went with its context, which nobody told.
-            before.charge.give_back(before.bytes);
+            before.give_back();
         }
         Ok(taken)
     }
@@ -62,7 +79,7 @@ impl Holdings {
         memory.charge.force(memory.bytes);
         memory.charge.book(memory.kind, memory.bytes, name);
         if let Some(before) = self.lock().insert((memory.kind, name), memory) {
-            before.charge.give_back(before.bytes);
+            before.give_back();
         }
     }
 
@@ -112,7 +129,7 @@ impl Holdings {
         let moving = charge.moves.begin();
         let freed = call();
         if freed.is_ok() {
-            charge.give_back(bytes);
+            memory.give_back();
         }
         drop(moving);
         if let Err(error) = freed {
@@ -129,7 +146,7 @@ impl Holdings {
         let gone: Vec<_> = self.lock().extract_if(|_, memory| memory.context == context).collect();
         for ((kind, name), memory) in &gone {
             memory.charge.unbook(*kind, *name);
-            memory.charge.give_back(memory.bytes);
+            memory.give_back();
         }
         gone.into_iter().map(|((_, name), _)| name).collect()
     }

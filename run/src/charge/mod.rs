@@ -2,16 +2,18 @@
 //!
 //! A limit holds for each device. Bytes are reserved before the driver is called and given back
 //! after the driver has freed them, so the sum never exceeds the limit, with any number of threads
-//! and processes. Memory of the host is not counted. Memory from the driver is booked to the
-//! calling object.
+//! and processes. Memory of the host is not counted, except for what serves in the place of a
+//! device's, which has a limit of its own. Memory from the driver is booked to the calling object.
 //!
 //! ```text
 //! holdings   memory by its kind and name, from the call that gives it to the call that frees it
+//! host       memory of the host in the place of a device's
 //! measured   memory of calls that do not say what they take
 //! refusals   the refusals of a thread
 //! ```
 
 mod holdings;
+mod host;
 mod measured;
 mod refusals;
 
@@ -23,10 +25,12 @@ use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::{GroupOptions, Options};
 use crate::real::Real;
 use crate::shared::bytes::show;
+use cachalot_core::config::Reserve;
 use cachalot_cuda::driver::types::{CuDevice, CuUuid};
 use cachalot_cuda::{BUS_ID_BYTES, CuResult, log};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use host::HostCharge;
 use measured::Moves;
 use refusals::{forget_refusal, has_refusal, last_refusal, note_refusal};
 use std::ffi::CString;
@@ -49,6 +53,8 @@ pub fn taken_by(bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct Charge {
     options: Options,
+    /// How much memory of the host serves in the place of each device's.
+    spill: Option<Reserve>,
     /// Whether the books are published for other processes to read.
     publish: bool,
     devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
@@ -66,6 +72,8 @@ pub struct DeviceCharge {
     ledger: Option<Arc<Ledger>>,
     /// The device's place on the bus, by which the driver's management library knows it.
     bus_id: Option<CString>,
+    /// The memory of the host in the place of the device's.
+    host: HostCharge,
     /// Bytes held: reserved, or the driver's already, and not given back.
     held: AtomicU64,
     /// Those of the held bytes that the limit has no room for.
@@ -121,10 +129,10 @@ impl DriverFigures {
 }
 
 impl Charge {
-    /// Returns the limits named by the options. Joins no group yet. `publish`: every process of the
-    /// user may read the books.
-    pub fn new(options: &Options, publish: bool) -> Self {
-        Self { options: options.clone(), publish, devices: Mutex::default(), holdings: Arc::default() }
+    /// Returns the limits named by the options, and by the setting `spill`. Joins no group yet.
+    /// `publish`: every process of the user may read the books.
+    pub fn new(options: &Options, spill: Option<Reserve>, publish: bool) -> Self {
+        Self { options: options.clone(), spill, publish, devices: Mutex::default(), holdings: Arc::default() }
     }
 
     /// Returns the memory that the driver has given.
@@ -146,16 +154,17 @@ impl Charge {
             return Arc::clone(charge);
         }
         let (uuid, bus_id) = (uuid_of(real, device), bus_id_of(real, device));
-        let charge = Arc::new(DeviceCharge::new(&self.options, self.publish, uuid, bus_id));
+        let most_of_host = self.spill.map_or(0, |spill| spill.bytes(total_of(real, device)));
+        let charge = Arc::new(DeviceCharge::new(&self.options, most_of_host, self.publish, uuid, bus_id));
         devices.push((device, Arc::clone(&charge)));
         charge
     }
 }
 
 impl DeviceCharge {
-    /// Returns the charge of a device, and joins the group. `bus_id`: the device's place on the
-    /// bus, if known.
-    fn new(options: &Options, publish: bool, uuid: Uuid, bus_id: Option<CString>) -> Self {
+    /// Returns the charge of a device, and joins the group. `most_of_host`: the memory of the host
+    /// that may serve. `bus_id`: the device's place on the bus, if known.
+    fn new(options: &Options, most_of_host: u64, publish: bool, uuid: Uuid, bus_id: Option<CString>) -> Self {
         let books = LedgerOptions { publish, stacks: options.ledger_stacks };
         let ledger =
             Ledger::new(uuid, books).map_err(|error| log::warning(format_args!("no book is kept: {error}"))).ok();
@@ -173,6 +182,7 @@ impl DeviceCharge {
             group: OnceLock::new(),
             ledger,
             bus_id,
+            host: HostCharge::new(most_of_host),
             held: AtomicU64::new(0),
             excess: AtomicU64::new(0),
             told: AtomicBool::new(false),
@@ -191,10 +201,16 @@ impl DeviceCharge {
         }
     }
 
-    /// Takes memory freed by the driver out of the book, and returns its bytes. `None`: the book has
-    /// no such memory.
-    pub fn unbook(&self, kind: Kind, id: u64) -> Option<u64> {
-        self.ledger.as_ref()?.unbook(kind, id)
+    /// Takes memory freed by the driver out of the book.
+    pub fn unbook(&self, kind: Kind, id: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.unbook(kind, id);
+        }
+    }
+
+    /// Returns whether memory of the host may serve in the place of the device's.
+    pub fn has_host(&self) -> bool {
+        self.host.has_any()
     }
 
     /// Notes the driver's figures outside the book, if full books are wanted.
@@ -394,6 +410,14 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
     Uuid(uuid.bytes.map(|byte| byte as u8))
 }
 
+/// Returns the bytes of a device, 0 if the driver does not say.
+fn total_of(real: &Real, device: CuDevice) -> u64 {
+    let mut bytes = 0;
+    // SAFETY: `bytes` outlives the call, which writes one integer to it.
+    let _ = unsafe { real.device_total_mem(&raw mut bytes, device) };
+    bytes as u64
+}
+
 /// Returns a device's place on the bus, if the driver reports it.
 fn bus_id_of(real: &Real, device: CuDevice) -> Option<CString> {
     let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
@@ -418,7 +442,7 @@ mod tests {
 
     fn limited(limit: u64) -> Arc<DeviceCharge> {
         let options = Options { limit: Some(limit), ..Options::default() };
-        Arc::new(DeviceCharge::new(&options, false, Uuid::default(), None))
+        Arc::new(DeviceCharge::new(&options, 50, false, Uuid::default(), None))
     }
 
     /// Returns the bytes in the book of a charge.
@@ -444,6 +468,22 @@ mod tests {
         }
         assert_eq!((take(1, Ok(())), holdings.forget(CuContext(8)), charge.held()), (Ok(()), vec![], 60));
         assert_eq!((holdings.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));
+    }
+
+    #[test]
+    fn memory_of_the_host_has_a_limit_of_its_own() {
+        let charge = limited(100);
+        let holdings = Holdings::default();
+        let memory = |bytes| Holding { charge: Arc::clone(&charge), kind: Kind::Spilled, bytes, context: CuContext(7) };
+        let take = |bytes, name| holdings.take(memory(bytes), || Ok(()), |()| name, |code| code);
+        let failed = Err(CuResult::INVALID_VALUE);
+        assert_eq!(holdings.take(memory(50), || failed, |()| 1, |code| code), failed);
+        assert_eq!([take(30, 1), take(21, 2), take(20, 2)], [Ok(()), Err(CuResult::OUT_OF_MEMORY), Ok(())]);
+        assert_eq!((charge.held(), booked(&charge), charge.reserve(100)), (0, 0, Ok(())));
+        assert_eq!(holdings.give(&[Kind::Pages, Kind::Spilled], 1, || Ok::<_, CuResult>(())), Ok(true));
+        assert_eq!([take(31, 3), take(30, 3)], [Err(CuResult::OUT_OF_MEMORY), Ok(())]);
+        assert_eq!(charge.held(), 100);
+        assert!(charge.has_host());
     }
 
     /// The driver's figure, changed by the processes of a test.
@@ -587,7 +627,7 @@ mod tests {
     fn a_group_is_joined_again_after_a_failure_and_nothing_fits_until_then() {
         let group = GroupOptions { name: "no name of a group".to_owned(), low: 0, max: None, weight: 100 };
         let options = Options { limit: Some(100), group: Some(group), ..Options::default() };
-        let mut charge = DeviceCharge::new(&options, false, Uuid::default(), None);
+        let mut charge = DeviceCharge::new(&options, 0, false, Uuid::default(), None);
         let budget = |charge: &DeviceCharge| charge.budget().map(|budget| (budget.limit, budget.available));
         assert_eq!((budget(&charge), charge.reserve(1)), (Some((100, 0)), Err(CuResult::OUT_OF_MEMORY)));
         // What was in the way has gone.
@@ -599,6 +639,6 @@ mod tests {
     fn the_driver_takes_whole_steps_for_large_memory() {
         assert_eq!([taken_by(1), taken_by(1 << 20), taken_by((1 << 20) + 1)], [1, 1 << 20, 2 << 20]);
         assert_eq!(taken_by(u64::MAX), u64::MAX);
-        assert!(Charge::new(&Options::default(), false).devices.lock().unwrap().is_empty());
+        assert!(Charge::new(&Options::default(), None, false).devices.lock().unwrap().is_empty());
     }
 }

@@ -20,6 +20,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+/// Kinds of physical memory, which belongs to no context.
+pub(super) const PHYSICAL: [Kind; 2] = [Kind::Pages, Kind::Spilled];
+
 /// A device of the driver, called by the allocator of a context.
 #[derive(Debug)]
 pub(super) struct ServedDevice {
@@ -152,7 +155,7 @@ impl ServedDevice {
 
     /// Returns memory of the context's, or of the device's in the case of pages.
     fn holding(&self, kind: Kind, bytes: u64) -> Holding {
-        let context = if kind == Kind::Pages { CuContext::NULL } else { self.cuda().cu_context() };
+        let context = if PHYSICAL.contains(&kind) { CuContext::NULL } else { self.cuda().cu_context() };
         Holding { charge: Arc::clone(&self.charge), kind, bytes, context }
     }
 
@@ -174,26 +177,12 @@ impl ServedDevice {
                 let code = unsafe { self.real.mem_release(CuMemHandle(handle)) };
                 if code.is_success() { Ok(()) } else { Err(code) }
             };
-            let _ = self.give_page(handle, release);
+            let _ = self.holdings.give(&PHYSICAL, handle, release);
         }
         for (base, bytes) in reserved {
             // SAFETY: takes no host pointers; the range is the allocator's own.
             let _ = unsafe { self.real.mem_address_free(base, bytes as usize) };
         }
-    }
-
-    /// Makes a call that gives physical memory back: memory of the device, which is charged, or of
-    /// the host.
-    fn give_page<E>(&self, handle: u64, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        // Taken out before the call: another thread may get the handle at once.
-        let of_host = self.charge.unbook(Kind::Spilled, handle);
-        let given = self.holdings.give(&[Kind::Pages], handle, call);
-        if given.is_err()
-            && let Some(bytes) = of_host
-        {
-            self.charge.book(Kind::Spilled, bytes, handle);
-        }
-        given.map(drop)
     }
 
     /// Locks what outlives the context.
@@ -257,10 +246,10 @@ impl ForwardVirtualMemory for ServedDevice {
         Ok(handle)
     }
 
-    /// Creates memory of the host, which is booked, and for which no limit of the device is charged.
+    /// Creates memory of the host, for which no limit of the device is charged.
     fn create_at_host(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        let handle = self.inner_virtual()?.create_at_host(bytes)?;
-        self.charge.book(Kind::Spilled, bytes, handle.0);
+        let inner = self.inner_virtual()?;
+        let handle = self.charged(Kind::Spilled, bytes, || inner.create_at_host(bytes), |handle| handle.0)?;
         self.outliving().handles.insert(handle.0);
         Ok(handle)
     }
@@ -268,11 +257,11 @@ impl ForwardVirtualMemory for ServedDevice {
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let inner = self.inner_virtual()?;
         self.outliving().handles.remove(&handle.0);
-        let result = self.give_page(handle.0, || inner.destroy(handle));
+        let result = self.holdings.give(&PHYSICAL, handle.0, || inner.destroy(handle));
         if result.is_err() {
             self.outliving().handles.insert(handle.0);
         }
-        result
+        result.map(drop)
     }
 
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {

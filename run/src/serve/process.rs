@@ -120,15 +120,17 @@ impl Process {
         }
         // The states of tests are many in one process.
         let lock = || if publish { signs::sleeps() } else { Box::leak(Box::new(AsymmetricRwLock::new())) };
+        let settings = served::settings(&options)?;
+        let spill = settings.spill();
         Ok(Self {
             real,
-            settings: served::settings(&options)?,
+            settings,
             streams: Arc::new(Streams::new()),
             contexts: Contexts::new(),
             opening: Mutex::default(),
             primaries: Mutex::default(),
             frees: Arc::new(Frees::new(options.slack)),
-            charge: Charge::new(&options, publish),
+            charge: Charge::new(&options, spill, publish),
             notes: Notes::default(),
             observed: Observed::default(),
             pools: Pools::default(),
