@@ -8,7 +8,7 @@ use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
 use crate::sleep::AwakeGuard;
 use cachalot_core::{DevicePtr, Error, StreamId};
-use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr};
 use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -115,7 +115,10 @@ impl Process {
                 // since this one looked.
                 waited = self.frees.wait(self.real);
                 served.device().advance(self.frees.reached());
-            } else if emptied || !(self.empty_others(served) | self.finds_room(served.ordinal(), taken_by(bytes))) {
+            } else if emptied
+                || !(self.empty_caches(served.ordinal(), served.context())
+                    | self.finds_room(served.ordinal(), taken_by(bytes)))
+            {
                 break;
             } else {
                 emptied = true;
@@ -128,12 +131,12 @@ impl Process {
         Err(last)
     }
 
-    /// Gives the caches of the device's other contexts back to the driver. Returns whether another
+    /// Gives the caches of a device's contexts but one back to the driver. Returns whether another
     /// context is served.
-    fn empty_others(&self, served: &Served) -> bool {
+    pub(super) fn empty_caches(&self, device: CuDevice, but: CuContext) -> bool {
         let mut any = false;
         for other in self.contexts.all() {
-            if other.ordinal() == served.ordinal() && other.context() != served.context() {
+            if other.ordinal() == device && other.context() != but {
                 other.device().advance(self.frees.reached());
                 // A failure leaves the cache of that context as it was, or smaller.
                 let _ = other.allocator().empty_cache(DEVICE);

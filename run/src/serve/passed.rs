@@ -72,6 +72,12 @@ impl Process {
         name: impl FnOnce() -> u64,
     ) -> CuResult {
         let code = self.try_to_hold(device, kind, bytes, context, call, name);
+        self.refused(code, device)
+    }
+
+    /// Reports a refusal, if the limit of the device is the reason for the code of a call. Returns
+    /// the code.
+    pub(super) fn refused(&self, code: CuResult, device: CuDevice) -> CuResult {
         if code == CuResult::OUT_OF_MEMORY {
             self.charge.of_device(self.real, device).tell_refusal();
         }

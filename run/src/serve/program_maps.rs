@@ -5,7 +5,9 @@
 //! memory wake nothing. A call that the driver would answer otherwise for memory in pieces makes
 //! the memory whole first (`program_whole`).
 
+use crate::charge::Holding;
 use crate::ledger::Kind;
+use crate::serve::device::PHYSICAL;
 use crate::serve::followed::ReleasedHandle;
 use crate::serve::parking::{ProcessPhase, is_parked};
 use crate::serve::passed::{code_of, result_of};
@@ -14,13 +16,14 @@ use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Released};
 use crate::serve::program_pieces::Pieces;
 use crate::serve::program_recipe::Recipe;
 use crate::sleep::AwakeGuard;
-use cachalot_core::Contents;
+use cachalot_core::{Contents, VirtualMemory};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAllocationProp, CuMemHandle, CuMemHandleType,
     CuMemLocationType,
 };
 use core::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 impl Process {
     /// `cuMemCreate`. Memory on a device is charged until the driver has it back.
@@ -49,16 +52,22 @@ impl Process {
         if wanted.location.kind != CuMemLocationType::DEVICE {
             return call();
         }
-        let Some(recipe) = Recipe::of(bytes as u64, &wanted, flags).filter(|_| self.sleeping.is_some()) else {
-            let (device, name) = (CuDevice(wanted.location.id), self.program.new_token());
-            let code = self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, || name);
-            if code.is_success() {
-                // SAFETY: the driver has written the handle.
-                self.followed.add_handle(unsafe { handle.read() }, name);
+        let recipe = Recipe::of(bytes as u64, &wanted, flags);
+        let created = match recipe.filter(|_| self.sleeping.is_some()) {
+            Some(recipe) => self.create(recipe, inside),
+            None => {
+                let (device, name) = (CuDevice(wanted.location.id), self.program.new_token());
+                let code = self.try_to_hold(device, Kind::Pages, bytes as u64, CuContext::NULL, call, || name);
+                if code.is_success() {
+                    // SAFETY: the driver has written the handle.
+                    self.followed.add_handle(unsafe { handle.read() }, name);
+                    return code;
+                }
+                let instead = recipe.filter(|_| code == CuResult::OUT_OF_MEMORY);
+                instead.and_then(|recipe| self.create_at_host(recipe)).ok_or_else(|| self.refused(code, device))
             }
-            return code;
         };
-        match self.create(recipe, inside) {
+        match created {
             Ok(token) => {
                 // SAFETY: `handle` is not null, and the caller vouches for it.
                 unsafe { handle.write(token) };
@@ -82,11 +91,14 @@ impl Process {
             };
             let code = self.try_to_hold(recipe.device(), Kind::Pages, recipe.bytes, CuContext::NULL, call, || token);
             if code.is_success() {
-                self.program.add(token, recipe, handle);
+                self.program.add(token, recipe, handle, false);
                 return Ok(CuMemHandle(token));
             }
             if code != CuResult::OUT_OF_MEMORY {
                 return Err(code);
+            }
+            if let Some(token) = self.create_at_host(recipe) {
+                return Ok(token);
             }
             if turn.is_none() {
                 turn = self.begin_turn();
@@ -98,6 +110,35 @@ impl Process {
             };
             inside = self.wait_in_turn(turn, inside, &charge, recipe.bytes)?.ok_or(code)?;
         }
+    }
+
+    /// Creates memory of the host in the place of a device's, if `spill` allows the bytes, and
+    /// returns a token for it. Such memory cannot be exported, and no park moves it.
+    fn create_at_host(&self, recipe: Recipe) -> Option<CuMemHandle> {
+        let charge = self.charge.of_device(self.real, recipe.device());
+        if !charge.has_host() {
+            return None;
+        }
+        self.serve_device(recipe.device());
+        let (served, token) = (self.served_on(recipe.device())?, self.program.new_token());
+        let take = || {
+            let memory = Holding {
+                charge: Arc::clone(&charge),
+                kind: Kind::Spilled,
+                bytes: recipe.bytes,
+                context: CuContext::NULL,
+            };
+            let create = || served.device().cuda().create_at_host(recipe.bytes).map_err(|error| CuResult(error.code));
+            self.charge.holdings().take(memory, create, |_| token, |code| code).ok()
+        };
+        let handle = take().or_else(|| {
+            // What the allocators keep for later counts, too.
+            let _ = self.frees.wait(self.real);
+            self.empty_caches(recipe.device(), CuContext::NULL);
+            take()
+        })?;
+        self.program.add(token, recipe, CuMemHandle(handle.0), true);
+        Some(CuMemHandle(token))
     }
 
     /// Opens the allocator of the thread's context if no context of a device is served: a park
@@ -141,7 +182,7 @@ impl Process {
 
     /// Makes a call by which memory named `name` goes back to the driver, and ends the charge.
     fn give_pages(&self, name: u64, call: impl FnOnce() -> Result<(), CuResult>) -> Result<(), CuResult> {
-        self.charge.holdings().give(&[Kind::Pages], name, call).map(drop)
+        self.charge.holdings().give(&PHYSICAL, name, call).map(drop)
     }
 
     /// Ends a use of followed memory, which the driver has freed with the last.

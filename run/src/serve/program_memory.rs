@@ -53,6 +53,8 @@ pub(super) struct ProgramPhysical {
     held: u64,
     /// The program's mappings, and calls that are about to map.
     uses: u64,
+    /// Whether the memory is the host's, in the place of the device's. No park moves such memory.
+    is_at_host: bool,
     /// Whether other processes or devices may use the memory, which no park can tell.
     is_shared: bool,
     /// Whether each wake creates the memory whole, for calls that take a single handle.
@@ -142,6 +144,13 @@ impl ProgramItem {
     }
 }
 
+impl ProgramPhysical {
+    /// Returns whether a park moves the memory.
+    fn moves(&self) -> bool {
+        !self.is_shared && !self.is_at_host
+    }
+}
+
 impl ProgramMapping {
     /// Returns whether the driver has the whole mapping.
     pub(super) const fn is_mapped(&self) -> bool {
@@ -189,8 +198,8 @@ impl ProgramMemory {
         TOKENS | records.made
     }
 
-    /// Adds physical memory, which the program holds once.
-    pub(super) fn add(&self, token: u64, recipe: Recipe, handle: CuMemHandle) {
+    /// Adds physical memory, which the program holds once. `is_at_host`: it is the host's.
+    pub(super) fn add(&self, token: u64, recipe: Recipe, handle: CuMemHandle, is_at_host: bool) {
         let physical = ProgramPhysical {
             recipe,
             pieces: Pieces::whole(recipe.bytes, handle),
@@ -198,6 +207,7 @@ impl ProgramMemory {
             window: None,
             held: 1,
             uses: 0,
+            is_at_host,
             is_shared: false,
             is_whole: false,
         };
@@ -393,9 +403,7 @@ impl ProgramMemory {
         let records = self.lock();
         let mut items: Vec<ProgramItem> = Vec::new();
         let mut by_token: BTreeMap<u64, usize> = BTreeMap::new();
-        for (&token, physical) in
-            records.physical.iter().filter(|(_, physical)| !physical.is_shared && wanted(physical))
-        {
+        for (&token, physical) in records.physical.iter().filter(|(_, physical)| physical.moves() && wanted(physical)) {
             by_token.insert(token, items.len());
             items.push(ProgramItem { token, physical: physical.clone(), mappings: Vec::new() });
         }
@@ -467,7 +475,8 @@ impl ProgramMemory {
     /// Returns the sums of the memory on a device.
     pub(super) fn sums(&self, device: impl Fn(CuDevice) -> bool) -> ProgramSums {
         let mut sums = ProgramSums::default();
-        for physical in self.lock().physical.values().filter(|physical| device(physical.recipe.device())) {
+        let on_device = |physical: &&ProgramPhysical| !physical.is_at_host && device(physical.recipe.device());
+        for physical in self.lock().physical.values().filter(on_device) {
             let sum = match (physical.pieces.is_parked(), physical.is_shared) {
                 (true, _) => &mut sums.parked,
                 (false, true) => &mut sums.shared,
@@ -545,7 +554,7 @@ mod tests {
     /// Adds memory of some pages, mapped at page numbers.
     fn mapped(memory: &ProgramMemory, pages: u64, at: &[u64]) -> u64 {
         let token = memory.new_token();
-        memory.add(token, recipe(pages), CuMemHandle(token & 0xff));
+        memory.add(token, recipe(pages), CuMemHandle(token & 0xff), false);
         for page in at {
             let pieces = memory.begin_use(token).expect("held");
             assert_eq!(pieces.single(), Some(CuMemHandle(token & 0xff)));

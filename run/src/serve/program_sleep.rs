@@ -129,7 +129,7 @@ impl Process {
     }
 
     /// Returns the allocator of the first served context of a device.
-    fn served_on(&self, device: CuDevice) -> Option<Arc<Served>> {
+    pub(super) fn served_on(&self, device: CuDevice) -> Option<Arc<Served>> {
         self.contexts.all().into_iter().find(|served| served.ordinal() == device)
     }
 

@@ -15,4 +15,5 @@ mod sleep;
 mod sleep_files;
 mod sleep_maps;
 mod sleep_pieces;
+mod spilled_maps;
 mod waits;
