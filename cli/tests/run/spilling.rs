@@ -30,11 +30,11 @@ impl Place {
         command
     }
 
-    /// Returns what the program prints without `cachalot run`.
-    fn plain(&self) -> String {
+    /// Returns what the program prints without `cachalot run`, with more arguments.
+    fn plain(&self, more: &[&str]) -> String {
         let mut command = Command::new(&self.program);
         let driver = self.driver.parent().expect("a folder");
-        output_of(clean(&mut command).arg(NEEDED).env("LD_LIBRARY_PATH", driver))
+        output_of(clean(&mut command).arg(NEEDED).args(more).env("LD_LIBRARY_PATH", driver))
     }
 }
 
@@ -43,12 +43,31 @@ fn a_program_beyond_its_limit_prints_what_it_prints_without_one() {
     let place = Place::new("beyond");
     let refused = finish(&mut place.served(&LIMIT));
     assert_eq!((refused.status, refused.output.as_str()), (1, "cuMemAlloc: 2\n"), "{}", refused.errors);
-    let plain = place.plain();
+    let plain = place.plain(&[]);
     for spill in ["200MiB", "auto"] {
         assert_eq!(output_of(&mut place.served(&[&LIMIT[..], &["--spill", spill]].concat())), plain, "{spill}");
     }
     let parked = ["--spill", "auto", "--parkable", "--policy", "bfc"];
     assert_eq!(output_of(&mut place.served(&[&LIMIT[..], &parked].concat())), plain);
+}
+
+/// Memory of `cuMemCreate` comes from no allocator, and JAX has nothing else.
+#[test]
+fn memory_that_a_program_maps_by_itself_lies_on_the_host_beyond_the_limit() {
+    let place = Place::new("maps");
+    let maps = |options: &[&str]| {
+        let mut command = place.served(&[&LIMIT[..], options].concat());
+        command.arg("maps");
+        command
+    };
+    for options in [&[][..], &["--spill", "40MiB"]] {
+        let refused = finish(&mut maps(options));
+        assert_eq!((refused.status, refused.output.as_str()), (1, "cuMemCreate: 2\n"), "{}", refused.errors);
+    }
+    let plain = place.plain(&["maps"]);
+    for parkable in [&[][..], &["--parkable"]] {
+        assert_eq!(output_of(&mut maps(&[&["--spill", "200MiB"], parkable].concat())), plain);
+    }
 }
 
 #[test]
