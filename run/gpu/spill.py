@@ -50,7 +50,7 @@ def programs(out: Path) -> list[Program]:
     flags = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}
     jax = flags | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     return [
-        Program("nvcc", [built(out, "rounds.cu", "-cudart=static", name="rounds")]),
+        Program("nvcc", [built(out, "holds.cu", "-cudart=static")]),
         Program("JAX, jitted", script("jax_steps.py", "jit", "12", "4096"), "jax", jax),
         Program("JAX, op by op", script("jax_steps.py", "ops", "12", "4096"), "jax", jax),
         Program("PyTorch", script("torch_steps.py", "eager"), "torch"),
