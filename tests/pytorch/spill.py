@@ -1,12 +1,12 @@
 """Runs programs with less memory of the device than they need, and the rest on the host.
 
     cc -O1 -shared -fPIC tests/pytorch/managed.c -o tests/pytorch/libmanaged.so -ldl
-    python spill.py OUT [--seconds S] [--processes N] [--only CANDIDATE,...] [PROGRAM...]
+    python spill.py OUT [--seconds S] [--processes N] [--each S] [--only CANDIDATE,...] [PROGRAM...]
 
 Needs a GPU; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv, predicted.csv and runs.jsonl.
 What runs.jsonl has is not run again, so that several calls share the work: each starts no process after N, and none that
-would take it beyond S seconds. Each run does the same steps of `spill_programs.py` with one process for each
-candidate and program. The most memory that the run without a limit holds, divided by 1.05, 1.25, 1.5 and 2, is the limit of the others.
+would take it beyond S seconds. A run ends early after the seconds of `--each`. Each run does the same steps of `spill_programs.py` with one process for each
+candidate and program, in which the run without a limit comes twice: both must compute the same. The most memory that the run without a limit holds, divided by 1.05, 1.25, 1.5 and 2, is the limit of the others.
 
 *Predicted*, before any other run: each step takes as long as without a limit, and the time in which the link carries
 twice, once written and once read, what the step's peak has beyond the limit.
@@ -26,21 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from spill_programs import STEPS
+from spill_programs import steps_of
 
 PROGRAMS = ["gpt2_training", "diffusion_unet", "generate_then_train", "batch_decoding"]
 RATIOS = [1.05, 1.25, 1.5, 2.0]
 # The rate of the link of an H200, in bytes a second, as kernels read and write memory of the host.
 LINK = 52e9
 GIB = 1 << 30
-# The steps before these load kernels and make pages.
-TIMED = STEPS // 2
-# What a process takes to start, and what the steps of a run may take.
-START_S, EACH_S = 20, 12
-ENDS = {"native": "", "expandable": "expandable_segments:True", "cachalot": ""}
-HEAD = ["program", "limit", "limit, GiB", "on the host, GiB", "PyTorch, native", "PyTorch, expandable", "cachalot, expandable"]
+# What a process takes to start, and what a run takes besides its steps.
+START_S, BESIDES_S = 18, 2
+ENDS = {"native": "", "expandable": "expandable_segments:True"}
+HEAD = ["program", "limit", "limit, GiB", "on the host, GiB", "PyTorch, native", "PyTorch, expandable"]
 HEAD += ["fits, mean ms", "fits, longest ms", "spill, mean ms", "spill, longest ms", "×", "predicted, mean ms", "predicted, longest ms"]
-HEAD += ["managed, mean ms", "managed, longest ms", "results"]
+HEAD += ["driver's calls for pages, mean ms", "managed, mean ms", "managed, longest ms", "results"]
 Run = dict[str, Any]
 
 
@@ -51,8 +49,8 @@ class Late(Exception):
 class Runs:
     """The runs so far, in a file, and those that are still to do."""
 
-    def __init__(self, file: Path, seconds: float, processes: int) -> None:
-        self.file, self.end, self.processes = file, time.monotonic() + seconds, processes
+    def __init__(self, file: Path, seconds: float, processes: int, each: float) -> None:
+        self.file, self.end, self.processes, self.each = file, time.monotonic() + seconds, processes, each
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         self.found: dict[tuple[str, str, int], Run] = {self.key(run): run for run in map(json.loads, lines)}
 
@@ -69,7 +67,9 @@ class Runs:
 
     def do(self, program: str, candidate: str, limits: list[int], outside: int) -> None:
         """Does runs in a process."""
-        patience = START_S + 2 * EACH_S * len(limits)
+        # The second run shows that a run does not change what those after it compute.
+        done_limits = limits * 2 if candidate == "fits" else limits
+        patience = START_S + (self.each + BESIDES_S) * len(done_limits)
         if self.processes == 0 or time.monotonic() + patience > self.end:
             raise Late
         self.processes -= 1
@@ -77,7 +77,7 @@ class Runs:
         if config := ENDS.get(candidate):
             environment["PYTORCH_CUDA_ALLOC_CONF"] = config
         script = str(Path(__file__).with_name("spill_programs.py"))
-        command = [sys.executable, script, program, candidate, ",".join(map(str, limits)), str(outside), str(EACH_S)]
+        command = [sys.executable, script, program, candidate, ",".join(map(str, done_limits)), str(outside), str(self.each)]
         output, reason, begin = "", "", time.monotonic()
         try:
             done = subprocess.run(
@@ -89,6 +89,9 @@ class Runs:
             reason = f"not at its end after {patience} s"
         took = time.monotonic() - begin
         runs = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        if candidate == "fits" and len(runs) == 2 and not alike(*runs):
+            raise SystemExit(f"two runs of {program} differ: {[(run['losses'], run.get('digest')) for run in runs]}")
+        runs = list({run["limit"]: run for run in reversed(runs)}.values())
         ended = {run["limit"] for run in runs}
         runs += [{"limit": limit, "failed": reason or "no output"} for limit in limits if limit not in ended]
         with self.file.open("a", encoding="utf-8") as file:
@@ -109,9 +112,14 @@ def predicted(fits: Run, limit: int) -> list[float]:
     return [took + 2 * max(0, peak - limit) / LINK for took, peak in zip(fits["seconds"], fits["peaks"])]
 
 
-def figures(seconds: list[float]) -> list[str]:
+def timed_of(program: str, seconds: list[float]) -> list[float]:
+    """The steps that are timed. Those before load kernels and make pages."""
+    return seconds[steps_of(program) // 2 :]
+
+
+def figures(program: str, seconds: list[float]) -> list[str]:
     """The mean and the longest of the timed steps, in milliseconds."""
-    timed = seconds[TIMED:]
+    timed = timed_of(program, seconds)
     return [f"{1000 * figure:.1f}" for figure in (statistics.mean(timed), max(timed))] if timed else ["", ""]
 
 
@@ -119,7 +127,7 @@ def ended(run: Run) -> str:
     """The mean time of a step, or how the run ended."""
     if "failed" in run:
         return str(run["failed"])
-    return "out of memory" if "out of memory" in run else figures(run["seconds"])[0]
+    return "out of memory" if "out of memory" in run else figures(run["program"], run["seconds"])[0]
 
 
 def times(run: Run) -> list[str]:
@@ -128,15 +136,20 @@ def times(run: Run) -> list[str]:
         return ["", ""]
     if "failed" in run or "out of memory" in run:
         return [ended(run), ""]
-    found = figures(run["seconds"])
-    return found if len(run["seconds"]) == STEPS else [f"{len(run['seconds'])} of {STEPS} steps", found[1]]
+    found, steps = figures(run["program"], run["seconds"]), steps_of(run["program"])
+    return found if len(run["seconds"]) == steps else [f"{len(run['seconds'])} of {steps} steps", found[1]]
 
 
-def same(run: Run, fits: Run) -> str:
-    """Whether a run computed what the run without a limit did."""
-    done = len(run.get("losses", []))
-    equal = done and run["losses"] == fits["losses"][:done] and run.get("digest") in {None, fits["digest"]}
-    return "equal" if equal else "differ"
+def on_the_host(run: Run) -> int:
+    """The most bytes that lay on the host: at the end of a step, or what was held beyond the limit, which then is used up."""
+    return max(run["spilled"], run["held"] - run["limit"])
+
+
+def alike(one: Run, other: Run) -> bool:
+    """Whether two runs computed the same, as far as both came: the losses, and the weights at the end."""
+    steps = min(len(one["losses"]), len(other["losses"]))
+    digests = {run.get("digest") for run in (one, other)} - {None}
+    return steps > 0 and one["losses"][:steps] == other["losses"][:steps] and len(digests) < 2
 
 
 def row(get: Callable[..., list[Run]], fits: Run, ratio: float, limit: int) -> list[str]:
@@ -144,15 +157,17 @@ def row(get: Callable[..., list[Run]], fits: Run, ratio: float, limit: int) -> l
     known = lambda candidate: next(iter(get(fits["program"], candidate, [limit], fits["outside"])), {})  # noqa: E731
     cells = [fits["program"], f"1 / {ratio}", f"{limit / GIB:.2f}"]
     spill, managed = known("spill"), known("managed")
-    cells.append(f"{spill['spilled'] / GIB:.2f}" if "spilled" in spill else "")
+    cells.append(f"{on_the_host(spill) / GIB:.2f}" if "spilled" in spill else "")
     cells += [ended(run) if (run := known(candidate)) else "" for candidate in ENDS]
-    cells += figures(fits["seconds"]) + times(spill)
-    whole = len(spill.get("seconds", [])) == STEPS
-    slower = statistics.mean(spill["seconds"][TIMED:]) / statistics.mean(fits["seconds"][TIMED:]) if whole else 0
-    cells.append(f"{slower:.2f}" if whole else "")
-    cells += figures(predicted(fits, limit)) + times(managed)
+    program = fits["program"]
+    cells += figures(program, fits["seconds"]) + times(spill)
+    whole = len(spill.get("seconds", [])) == steps_of(program)
+    mean = lambda run: statistics.mean(timed_of(program, run["seconds"]))  # noqa: E731
+    cells.append(f"{mean(spill) / mean(fits):.2f}" if whole else "")
+    cells += figures(program, predicted(fits, limit))
+    cells += figures(program, spill.get("driver_s", []))[:1] + times(managed)
     done = [(name, run) for name, run in [("spill", spill), ("managed", managed)] if times(run)[1]]
-    return [*cells, ", ".join(f"{name} {same(run, fits)}" for name, run in done)]
+    return [*cells, ", ".join(f"{name} {'equal' if alike(run, fits) else 'differ'}" for name, run in done)]
 
 
 def write(out: Path, runs: Runs, programs: list[str]) -> str:
@@ -164,7 +179,7 @@ def write(out: Path, runs: Runs, programs: list[str]) -> str:
     places = [(fits, ratio, limit) for fits in fitting for ratio, limit in zip(RATIOS, limits_of(fits))]
     rows = [
         [fits["program"], f"1 / {ratio}", f"{limit / GIB:.2f}", f"{max(0, max(fits['peaks']) - limit) / GIB:.2f}"]
-        + figures(predicted(fits, limit))
+        + figures(fits["program"], predicted(fits, limit))
         for fits, ratio, limit in places
     ]
     head = ["program", "limit", "limit, GiB", "beyond it at the peak, GiB", "mean ms", "longest ms"]
@@ -178,10 +193,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--processes", type=int, default=-1)
+    parser.add_argument("--each", type=float, default=12)
     parser.add_argument("--only", default="spill,native,expandable,managed")
     parser.add_argument("programs", nargs="*", default=PROGRAMS)
     options = parser.parse_intermixed_args()
-    runs = Runs(options.out / "runs.jsonl", options.seconds, options.processes)
+    runs = Runs(options.out / "runs.jsonl", options.seconds, options.processes, options.each)
     try:
         for program in options.programs:
             [fits] = runs.get(program, "fits", [0])

@@ -2,7 +2,7 @@
 
     python spill_programs.py PROGRAM CANDIDATE LIMITS OUTSIDE SECONDS
 
-Prints a line of JSON for each limit. LIMITS are bytes with commas between, 0 for none. OUTSIDE is what the device holds
+Prints a line of JSON for each limit, in the order of the limits: those without one come first. LIMITS are bytes with commas between, 0 for none. OUTSIDE is what the device holds
 besides tensors at the end of the run without a limit. Each run ends early after so many seconds.
 """
 
@@ -14,6 +14,7 @@ import hashlib
 import json
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from functools import cache
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -22,17 +23,24 @@ from typing import Any
 
 import torch
 
-STEPS = 24
+# The steps of a program, if they are not 24.
+FEW_STEPS = {"generate_then_train": 4}
 EXPANDABLE = "expandable_segments:True"
 MANAGED = Path(__file__).with_name("libmanaged.so")
 Step = Callable[[int], torch.Tensor]
 
 
+def steps_of(name: str) -> int:
+    """How many steps a program does."""
+    return FEW_STEPS.get(name, 24)
+
+
 def generate_then_train() -> Step:
-    """Reinforcement learning as in rlhf.py: 96 sequences are drawn with a cache of 3 GiB, which stays, and trained on twice."""
+    """Reinforcement learning as in rlhf.py: 96 sequences get 12 tokens with a cache of 3 GiB, which stays, and are trained on twice."""
     import rlhf
     import workloads
 
+    rlhf.NEW = 12
     workloads.seed()
     random = torch.Generator("cuda").manual_seed(1)
     policy = rlhf.Policy().cuda()
@@ -125,7 +133,7 @@ def prepare(candidate: str, limit: int, outside: int) -> AbstractContextManager[
     if candidate == "managed":
         return managed(limit, outside)
     spills = candidate in {"spill", "state"}
-    if spills or candidate in {"fits", "cachalot"}:
+    if spills or candidate == "fits":
         import cachalot_gpu.torch
 
         if not cachalot_gpu.torch.enabled():
@@ -136,43 +144,52 @@ def prepare(candidate: str, limit: int, outside: int) -> AbstractContextManager[
     return optimizer_on_the_host() if candidate == "state" else nullcontext()
 
 
-def spilled_bytes() -> int:
-    """What lies on the host under `spill`."""
+def of_pages() -> tuple[int, float]:
+    """The bytes that lie on the host, and the seconds of all calls of the driver for pages."""
     cachalot = sys.modules.get("cachalot_gpu.torch")
-    return cachalot.statistics().get("pages.spilled_bytes", 0) if cachalot and cachalot.enabled() else 0
+    found = cachalot.statistics() if cachalot and cachalot.enabled() else {}
+    calls = [us for name, us in found.items() if name.startswith("pages.") and name.endswith(".us")]
+    return found.get("pages.spilled_bytes", 0), sum(calls) / 1e6
 
 
-def digest() -> str:
-    """A digest of all weights."""
-    found = hashlib.sha256()
-    for each in gc.get_objects():
-        if isinstance(each, torch.nn.Parameter):
-            found.update(each.detach().cpu().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+def weights() -> list[torch.nn.Parameter]:
+    """All weights that live."""
+    return [each for each in gc.get_objects() if isinstance(each, torch.nn.Parameter)]
+
+
+def digest(earlier: list[weakref.ref[torch.nn.Parameter]]) -> str:
+    """A digest of all weights but earlier ones, in any order: the collector's changes from run to run."""
+    known = {id(each()) for each in earlier}
+    of = lambda each: hashlib.sha256(each.detach().cpu().view(torch.uint8).numpy().tobytes()).hexdigest()  # noqa: E731
+    return hashlib.sha256("".join(sorted(of(each) for each in weights() if id(each) not in known)).encode()).hexdigest()[:16]
 
 
 def run(name: str, candidate: str, limit: int, outside: int, seconds: float) -> dict[str, Any]:
     """Does the steps."""
-    found: dict[str, Any] = {"seconds": [], "losses": [], "peaks": [], "spilled": 0, "held": 0}
-    end = time.perf_counter() + seconds
+    found: dict[str, Any] = {"seconds": [], "driver_s": [], "losses": [], "peaks": [], "spilled": 0, "held": 0}
+    end, earlier = time.perf_counter() + seconds, [weakref.ref(each) for each in weights()]
     with prepare(candidate, limit, outside):
+        torch.cuda.reset_peak_memory_stats()
         try:
             step = program(name)
-            for number in range(STEPS):
+            for number in range(steps_of(name)):
                 if candidate == "fits":
                     torch.cuda.reset_peak_memory_stats()
-                begin = time.perf_counter()
+                before, begin = of_pages()[1], time.perf_counter()
                 loss = step(number)
                 torch.cuda.synchronize()
                 found["seconds"].append(time.perf_counter() - begin)
                 found["losses"].append(loss.item().hex())
-                found["spilled"] = max(found["spilled"], spilled_bytes())
+                spilled, driver_s = of_pages()
+                found["spilled"] = max(found["spilled"], spilled)
+                found["driver_s"].append(driver_s - before)
+                if candidate != "managed":
+                    found["held"] = max(found["held"], torch.cuda.max_memory_reserved())
                 if candidate == "fits":
                     found["peaks"].append(torch.cuda.max_memory_allocated())
-                    found["held"] = max(found["held"], torch.cuda.max_memory_reserved())
                 if time.perf_counter() > end:
                     break
-            found["digest"] = digest() if len(found["losses"]) == STEPS else None
+            found["digest"] = digest(earlier) if len(found["losses"]) == steps_of(name) else None
         except torch.OutOfMemoryError:
             found["out of memory"] = True
         if candidate == "fits":
