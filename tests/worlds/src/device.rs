@@ -42,7 +42,8 @@ impl Device {
 
     /// Lets a later call fail: the `after`th from now on.
     pub fn fail(&self, call: Call, after: u64) {
-        let kind = if matches!(call, Call::Obtain | Call::Create) { ErrorKind::OutOfMemory } else { ErrorKind::Other };
+        let takes = matches!(call, Call::Obtain | Call::Create | Call::CreateAtHost);
+        let kind = if takes { ErrorKind::OutOfMemory } else { ErrorKind::Other };
         failures::fail_after(&self.inner, call, after, kind);
     }
 
