@@ -1,9 +1,9 @@
 //! `cuMemCreate`, `cuMemMap` and related calls: memory that the program creates and maps by itself.
 //!
-//! Where memory can be parked, the program gets tokens in place of the driver's handles
-//! ([`ProgramMemory`]), and the calls change a token into the handles of the moment. Calls that end
-//! memory wake nothing. A call that the driver would answer otherwise for memory in pieces makes
-//! the memory whole first (`program_whole`).
+//! Where memory can be parked, and for memory of the host in the place of a device's (`spill`), the
+//! program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
+//! token into the handles of the moment. Calls that end memory wake nothing. A call that the driver
+//! would answer otherwise for memory in pieces makes the memory whole first (`program_whole`).
 
 use crate::charge::Holding;
 use crate::ledger::Kind;
