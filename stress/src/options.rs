@@ -29,9 +29,10 @@ use std::fmt::Write;
 /// With a GPU: `cachalot-stress --seconds 300 --threads 16 --streams 16`, and `--devices 2` for two
 /// devices. All four disturbances at once:
 /// `cachalot-stress --ops 20000000 --threads 16 --streams 16 --disturb 300 --round 20000 --max-mib 64 --tenants 4 --ranges 8 --config policy:stitched`.
-/// With a third of the memory on the host: `--limit-mib 4096 --config expandable_segments:True,spill:8G`.
-/// Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
-/// `CACHALOT_EMU_DEVICES` and `CACHALOT_EMU_MEMORY` set the emulated devices.
+/// With a third of the memory on the host:
+/// `--limit-mib 4096 --config expandable_segments:True,spill:8G`. Without a GPU:
+/// `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver; `CACHALOT_EMU_DEVICES` and
+/// `CACHALOT_EMU_MEMORY` set the emulated devices.
 #[derive(Parser, Debug)]
 #[command(version, args_conflicts_with_subcommands = true, args_override_self = true)]
 pub(crate) struct Arguments {

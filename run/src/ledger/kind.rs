@@ -35,8 +35,8 @@ pub enum Kind {
     Graph = 10,
     /// Memory taken by other calls.
     Other = 11,
-    /// Pages of the host that serve requests for which the device has no memory (`spill`), and those
-    /// kept for the next.
+    /// Pages of the host that serve requests for which the device has no memory (`spill`), and
+    /// those kept for the next.
     Spilled = 12,
 }
 
