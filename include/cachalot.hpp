@@ -429,6 +429,10 @@ class allocator {
   void wake_wait(const cachalot_park_target& target, int device = 0) const;
   /** Reports where the memory of a target is: cachalot_get_park_report. */
   cachalot_park_report park_report(const cachalot_park_target& target, int device = 0) const;
+  /** Lends the pages of the free blocks of a tag's pools: cachalot_tag_lend. */
+  void lend(std::uint64_t tag, int device = 0) const;
+  /** Brings lent pages back, before graphs of the tag's pools run on a stream: cachalot_tag_reclaim. */
+  void reclaim(std::uint64_t tag, cachalot_stream stream, int device = 0) const;
   /** Lets the default pool serve requests under a parked tag, or not: cachalot_tag_set_fallback. */
   void set_tag_fallback(std::uint64_t tag, bool on, int device = 0) const;
   /** Reports what is on a device, by name: cachalot_get_remaining_memory. */

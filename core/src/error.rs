@@ -86,9 +86,9 @@ pub enum Error {
     RangeRefused(&'static str),
     /// No pool of the device has this tag.
     UnknownTag(Tag),
-    /// The memory of the request or of the block is parked. Requests, pins, and
+    /// The memory of the request or of the block is parked or lent. Requests, pins, and
     /// [`Allocator::malloc_at`](crate::Allocator::malloc_at) return this error. The caller must
-    /// wake the memory first.
+    /// wake or reclaim the memory first.
     Parked,
     /// The limits of a tag are refused, for the reason given.
     LimitsRefused(&'static str),
@@ -251,8 +251,8 @@ impl fmt::Display for Error {
             ),
             Self::RangeRefused(why) => write!(f, "the part of the range is refused: {why}"),
             Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
-            Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
-            Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
+            Self::Parked => f.write_str("the memory is parked or lent: wake or reclaim it before it is used"),
+            Self::ParkingRefused(why) => write!(f, "the memory is not parked, woken or lent: {why}"),
             Self::SpillRefused(why) => write!(f, "the memory does not lie on the host: {why}"),
             Self::LimitsRefused(why) => write!(f, "the limits of the tag are refused: {why}"),
             Self::NoHostMemory => Self::ParkingRefused("the host lacks the memory for the contents").fmt(f),

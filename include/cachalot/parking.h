@@ -116,7 +116,8 @@ typedef int32_t cachalot_park_state;
 enum {
   CACHALOT_AWAKE = 1,  /**< On the device. */
   CACHALOT_ASLEEP = 2, /**< Parked. */
-  CACHALOT_WAKING = 3  /**< Between cachalot_wake_start and cachalot_wake_wait. */
+  CACHALOT_WAKING = 3, /**< Between cachalot_wake_start and cachalot_wake_wait. */
+  CACHALOT_LENT = 4    /**< On the device, except for free pages that others have taken; see cachalot_pool_lend. */
 };
 
 /** Where the memory of a target is; see cachalot_get_park_report. */
@@ -141,6 +142,50 @@ typedef struct cachalot_park_report {
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM. */
 CACHALOT_API cachalot_status cachalot_get_park_report(const cachalot_allocator *allocator, int device,
                                                       const cachalot_park_target *target, cachalot_park_report *out);
+
+/** Lends the pages of the free blocks of a private pool, until cachalot_pool_reclaim. This is for
+ * the pool of a captured graph, which needs the memory of its free blocks only while the graph
+ * runs. A request elsewhere that needs memory of the driver takes lent pages first. Addresses stay,
+ * the contents of free blocks are lost, and live blocks keep both. Blocks may be freed: their pages
+ * are not lent before the next call. A request in the pool fails with PARKED, and no graph that was
+ * captured into it may run. Does nothing if the pool lends already. The pool must be on pages:
+ * under "policy:stitched", with "expandable_segments:True", or with a tag.
+ *
+ * No page leaves before the present work on the streams of the pool's blocks, and on those of
+ * cachalot_pool_reclaim, is complete. The request that takes the first page waits for this work.
+ * The call waits for the device only if no cachalot_pool_reclaim has named a stream since the
+ * pool's first request.
+ *   - Driver: yes, but nothing is mapped or unmapped. Waits while another thread parks, wakes, lends
+ *     or reclaims memory.
+ *   - Errors: UNKNOWN_POOL; NOT_PARKABLE (ordinary segments, no virtual memory, another call takes
+ *     long); PARKED if the pool is parked; CAPTURING; those of the driver. Nothing is lent then. */
+CACHALOT_CHECKED cachalot_status cachalot_pool_lend(const cachalot_allocator *allocator, int device,
+                                                    cachalot_pool pool);
+
+/** Brings lent memory back: maps pages where others have taken them, with undefined contents, and
+ * lets the pool serve requests. Spare pages come first, then pages that other pools lend, then free
+ * pages of the caches, then new ones. Call it before every launch of a graph that was captured into
+ * the pool, with the stream of the launch, whether or not the pool is lent: the next
+ * cachalot_pool_lend then knows which work to follow. If an earlier call named another stream,
+ * `stream` is ordered after its work. Waits for the work of others in the pages that come back.
+ *   - Driver: if pages were taken, or another stream was named before.
+ *   - Errors: UNKNOWN_POOL, INVALID_STREAM; NOT_PARKABLE (no virtual memory, another call takes
+ *     long); PARKED if the pool is parked; OUT_OF_MEMORY if the device does not have the memory,
+ *     even after all cached memory was released; those of the driver. The pool is lent as before,
+ *     and no graph may run before another call has succeeded. */
+CACHALOT_CHECKED cachalot_status cachalot_pool_reclaim(const cachalot_allocator *allocator, int device,
+                                                       cachalot_pool pool, cachalot_stream stream);
+
+/** Lends the pages of the free blocks of all pools with a tag, as cachalot_pool_lend does.
+ *   - Driver, Errors: those of cachalot_pool_lend, with UNKNOWN_TAG in place of UNKNOWN_POOL;
+ *     INVALID_ARGUMENT if the tag is 0. */
+CACHALOT_CHECKED cachalot_status cachalot_tag_lend(const cachalot_allocator *allocator, int device, uint64_t tag);
+
+/** Brings the lent memory of all pools with a tag back, as cachalot_pool_reclaim does.
+ *   - Driver, Errors: those of cachalot_pool_reclaim, with UNKNOWN_TAG in place of UNKNOWN_POOL;
+ *     INVALID_ARGUMENT if the tag is 0. */
+CACHALOT_CHECKED cachalot_status cachalot_tag_reclaim(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                      cachalot_stream stream);
 
 /** Sets whether the default pool serves requests for pools with the tag while they are parked (1),
  * or whether they fail with PARKED (0, the default). Requests of a capture fail in both cases.

@@ -43,6 +43,12 @@ inline cachalot_park_report allocator::park_report(const cachalot_park_target& t
   return report;
 }
 
+inline void allocator::lend(std::uint64_t tag, int device) const { check(cachalot_tag_lend(get(), device, tag)); }
+
+inline void allocator::reclaim(std::uint64_t tag, cachalot_stream stream, int device) const {
+  check(cachalot_tag_reclaim(get(), device, tag, stream));
+}
+
 inline void allocator::set_tag_fallback(std::uint64_t tag, bool on, int device) const {
   check(cachalot_tag_set_fallback(get(), device, tag, on ? 1 : 0));
 }

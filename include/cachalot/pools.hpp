@@ -51,6 +51,11 @@ class private_pool {
   /** Places new pages of the pool on the host, or ends this: cachalot_pool_spill. */
   void spill(bool on = true) const { check(cachalot_pool_spill(allocator_, device_, pool_, on ? 1 : 0)); }
 
+  /** Lends the pages of the free blocks: cachalot_pool_lend. */
+  void lend() const { check(cachalot_pool_lend(allocator_, device_, pool_)); }
+  /** Brings lent pages back, before a graph of the pool runs on a stream: cachalot_pool_reclaim. */
+  void reclaim(cachalot_stream stream) const { check(cachalot_pool_reclaim(allocator_, device_, pool_, stream)); }
+
   /** Removes another user, such as a destroyed graph that was captured into the pool. */
   void release() const { check(cachalot_pool_release(allocator_, device_, pool_)); }
 

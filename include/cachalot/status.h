@@ -56,8 +56,8 @@ enum {
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /**< No statistic has this name. */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /**< Flags, or another argument, have no meaning. */
   CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The result does not fit into the buffer. */
-  CACHALOT_ERROR_PARKED = 180,           /**< The memory is parked: wake it first. */
-  CACHALOT_ERROR_NOT_PARKABLE = 184,     /**< The memory cannot be parked or woken now, for the reason in the text. */
+  CACHALOT_ERROR_PARKED = 180,           /**< The memory is parked or lent: wake or reclaim it first. */
+  CACHALOT_ERROR_NOT_PARKABLE = 184,     /**< The memory cannot be parked, woken or lent now: the text says why. */
   /* 200 to 299: something ran out. */
   CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */

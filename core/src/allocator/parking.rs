@@ -9,7 +9,7 @@ use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::DeviceIndex;
+use crate::units::{DeviceIndex, StreamId};
 
 view! {
     /// Memory that is parked for a while and woken at the same addresses: a view of an
@@ -140,6 +140,62 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         let _begun = self.begin("wake_wait");
         let device = self.healthy()?;
         Parker::of(device, target)?.wake_wait(device)
+    }
+
+    /// Lends the pages of the free blocks of private pools, a [`Pool`](ParkTarget::Pool) or those
+    /// with a [`Tag`](ParkTarget::Tag), until [`reclaim`](Self::reclaim). A request elsewhere that
+    /// needs memory of the device takes lent pages first. This is for the pool of a captured graph,
+    /// which needs the memory of its free blocks only while the graph runs.
+    ///
+    /// Live blocks are not lent, and keep their contents. Blocks may be freed; their pages stay
+    /// until the next loan. A request in the pool is refused with [`Error::Parked`], and no graph
+    /// with memory of the pool may run. Does nothing for pools that lend already.
+    ///
+    /// Stream order: no page leaves before the work so far on the streams of the pool, and on those
+    /// of [`reclaim`](Self::reclaim), is complete. The call waits for it only if no `reclaim` has
+    /// said where the pool's graphs run. The request that takes the first page waits.
+    ///
+    /// Threads: any. Waits for a call that parks, wakes, lends or reclaims memory of the device.
+    /// Device: called, but no memory moves.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownTag`], [`Error::UnknownPool`].
+    /// * [`Error::ParkingRefused`]: the memory is that of the default pool or is not on pages, or
+    ///   another call took five seconds.
+    /// * [`Error::Parked`]: the memory is parked.
+    /// * [`Error::Device`], with
+    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a
+    ///   graph is captured.
+    ///
+    /// After an error the call has lent nothing.
+    pub fn lend(&self, target: ParkTarget) -> Result<(), Error> {
+        let _begun = self.begin("lend");
+        let device = self.healthy()?;
+        Parker::of_pools(device, target)?.lend(device)
+    }
+
+    /// Maps the pages that others have taken of lent memory again, at their addresses and with
+    /// undefined contents, and lets the pools serve requests. Takes spare pages first, then pages
+    /// that other pools lend, then free pages of the caches, and new ones at last. Afterwards the
+    /// graphs of the pools may run on `stream`. Call this before every replay, whether or not the
+    /// memory is lent: the next loan then knows which work to follow.
+    ///
+    /// Stream order: if an earlier call named another stream, orders `stream` after the work of
+    /// that stream. Waits for the work of others in the pages that come back.
+    ///
+    /// Threads: as for [`lend`](Self::lend). Device: called if pages were taken.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownTag`], [`Error::UnknownPool`], [`Error::ParkingRefused`],
+    ///   [`Error::Parked`], [`Error::Device`].
+    /// * [`Error::OutOfMemory`]: the limit or the device does not allow it, even after everything
+    ///   cached was released.
+    ///
+    /// After an error, everything is lent as before, and another call continues.
+    pub fn reclaim(&self, target: ParkTarget, stream: StreamId) -> Result<(), Error> {
+        let _begun = self.begin("reclaim");
+        let device = self.healthy()?;
+        Parker::of_pools(device, target)?.reclaim(device, stream)
     }
 
     /// Returns the device, unless its context is lost.

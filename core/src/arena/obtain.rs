@@ -67,6 +67,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 if let Some(served) = self.holdings().grow_on_host(request)? {
                     return Ok(Some(served));
                 }
+                self.take_lent_granules(request)?;
                 // Checked but not charged, because `expand` counts each mapped range. Whole
                 // granules may exceed the limit by less than one granule for each request, as in
                 // PyTorch.
@@ -76,6 +77,18 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
         }
+    }
+
+    /// Takes lent pages for the pages that a request needs, if their lengths are those of the heap.
+    fn take_lent_granules(self, request: &Request) -> Result<(), Error> {
+        if self.paging.lent.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let held = self.holdings();
+        let Some(growth) = held.page_growth() else { return Ok(()) };
+        // A pool with a tag cuts its memory into longer pages.
+        let granule = if self.heaps.lock(request.slot).parkable { 0 } else { growth.granule(request.kind) };
+        held.take_lent(growth.bytes_to_map(request), |bytes| bytes == granule, request.capturing)
     }
 
     /// Serves a request from an ordinary segment if pages did not serve it because there were no
@@ -175,6 +188,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
+        self.holdings().take_lent(bytes, |_| false, request.capturing)?;
         // Ordinary segments cannot use spare pages.
         if self.paging.bytes().spare > 0 {
             self.holdings().destroy_spares()?;

@@ -18,6 +18,9 @@ pub enum Holder {
     /// Work on the device: the program has freed the block, and the work known at the free may
     /// still be running.
     Work,
+    /// Others, or nobody: the pool [lends](crate::Parking::lend) its free memory, and has not
+    /// reclaimed it.
+    Borrowers,
     /// Nobody. The work known at the free is complete, and the addresses are unmapped.
     Nobody,
 }
@@ -97,6 +100,12 @@ impl Explanation {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, block, requested, stream, .. } = self;
+        if self.holder == Holder::Borrowers {
+            return write!(
+                f,
+                "{address} lies in free memory that its pool has lent and not reclaimed: a graph has run in between."
+            );
+        }
         write!(f, "{address} lies ")?;
         if self.in_free_memory {
             f.write_str("in free memory, ")?;
@@ -108,7 +117,7 @@ impl fmt::Display for Explanation {
         }
         write!(f, " block of {requested} bytes at {block}, which was allocated on {stream:?}. ")?;
         f.write_str(match self.holder {
-            Holder::Program => "The program holds the block.",
+            Holder::Program | Holder::Borrowers => "The program holds the block.",
             Holder::Work => "The block was freed, and waits for work known at the free.",
             Holder::Nobody => {
                 "The block was freed. The work known at the free was complete, so the addresses were unmapped: work that \

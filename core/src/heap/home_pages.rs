@@ -199,6 +199,11 @@ impl<S: Storage> HomePages<S> {
         self.within(begin, end).filter(|page| page.asleep).map(|page| page.bytes).sum()
     }
 
+    /// Returns whether a page is parked.
+    pub(crate) fn has_asleep(&self) -> bool {
+        self.entries.entries().iter().any(|page| page.bytes > 0 && page.asleep)
+    }
+
     /// Returns the bytes of the pinned pages.
     pub(crate) fn pinned(&self) -> u64 {
         self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()

@@ -15,6 +15,7 @@
 use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
 use crate::heap::epochs::Epochs;
+use crate::heap::page_loan::PageLoan;
 use crate::heap::resting::Rest;
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::Parts;
@@ -39,6 +40,7 @@ pub(crate) mod home_pages;
 pub(crate) mod idle;
 mod lend;
 pub(crate) mod moves;
+pub(crate) mod page_loan;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 mod resting;
@@ -127,9 +129,11 @@ pub(crate) struct Heap<S: Storage> {
     pub parkable: bool,
     /// Whether a page is filled with zeroes before it leaves the heap (`clear` of the pool's tag).
     pub clears: bool,
-    /// Whether the heap is parked, or about to be parked. Then no request is served from its
-    /// memory, and its pages remain as they are.
+    /// Whether the heap is parked, or about to be parked, or lends its pages. Then no request is
+    /// served from its memory, and its pages remain as they are.
     pub asleep: bool,
+    /// The pages that the heap lends. Not none ⟹ `asleep`.
+    pub loan: PageLoan,
     /// Whether the end of a free may read and write the block. Not `No` ⟹ `asleep`.
     pub rest: Rest,
     /// Whether the stream was reported as ended. Then a segment is released once it is completely
@@ -186,6 +190,7 @@ impl_empty! {
         parkable,
         clears,
         asleep,
+        loan,
         rest: Rest::No,
         ended,
         clean: true,
@@ -229,6 +234,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
         self.rest = if asleep { self.rest } else { Rest::No };
+        self.loan = if asleep { self.loan } else { PageLoan::default() };
         self.tells = ended || self.clean;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
         self.mark_straight();

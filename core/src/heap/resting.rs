@@ -39,6 +39,11 @@ impl<S: Storage> Heap<S> {
         self.rest != Rest::No
     }
 
+    /// Notes that free memory has lost its contents, because its pages were unmapped.
+    pub(crate) fn miss_contents(&mut self) {
+        self.rest = Rest::Missed;
+    }
+
     /// Lets the ends of frees read and write blocks again. Returns whether blocks were freed
     /// meanwhile.
     pub(crate) fn end_rest(&mut self) -> bool {

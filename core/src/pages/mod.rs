@@ -274,6 +274,11 @@ impl<S: Storage> PagePool<S> {
         self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
     }
 
+    /// Returns whether a page of exactly `bytes` is spare.
+    pub(crate) fn has_spare(&self, bytes: u64) -> bool {
+        self.spares().any(|page| self.table[page].bytes == bytes && !self.table[page].stuck)
+    }
+
     /// Returns the length of the largest spare page that has at most `bytes`.
     pub(crate) fn largest_spare(&self, bytes: u64) -> Option<u64> {
         let usable = self.spares().map(|page| &self.table[page]).filter(|page| page.bytes <= bytes && !page.stuck);

@@ -84,6 +84,7 @@ pub const CACHALOT_PARK_AFTER_STREAMS: cachalot_park_order = 1;
 pub const CACHALOT_AWAKE: cachalot_park_state = 1;
 pub const CACHALOT_ASLEEP: cachalot_park_state = 2;
 pub const CACHALOT_WAKING: cachalot_park_state = 3;
+pub const CACHALOT_LENT: cachalot_park_state = 4;
 
 pub const CACHALOT_WOULD_HIT: cachalot_outcome = 1;
 pub const CACHALOT_WOULD_OBTAIN: cachalot_outcome = 2;

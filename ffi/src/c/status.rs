@@ -59,8 +59,8 @@ statuses! {
     CACHALOT_ERROR_UNKNOWN_KEY = 168, "no statistic has this name";
     CACHALOT_ERROR_INVALID_ARGUMENT = 172, "flags or another argument are not valid";
     CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the result does not fit";
-    CACHALOT_ERROR_PARKED = 180, "the memory is parked";
-    CACHALOT_ERROR_NOT_PARKABLE = 184, "the memory cannot be parked or woken now";
+    CACHALOT_ERROR_PARKED = 180, "the memory is parked or lent";
+    CACHALOT_ERROR_NOT_PARKABLE = 184, "the memory cannot be parked, woken or lent now";
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
     CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction allows";
     CACHALOT_ERROR_TABLE_FULL = 220, "out of host memory, or a table of the library is full";

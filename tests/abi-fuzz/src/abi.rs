@@ -313,6 +313,10 @@ functions! {
     park_retain = cachalot_retain_host_memory(device: c_int, host_bytes: u64);
     tag_limit = cachalot_tag_set_limits(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
     tag_trim = cachalot_tag_trim(device: c_int, tag: u64, keep: usize);
+    pool_lend = cachalot_pool_lend(device: c_int, pool: cachalot_pool);
+    pool_reclaim = cachalot_pool_reclaim(device: c_int, pool: cachalot_pool, stream: cachalot_stream);
+    tag_lend = cachalot_tag_lend(device: c_int, tag: u64);
+    tag_reclaim = cachalot_tag_reclaim(device: c_int, tag: u64, stream: cachalot_stream);
     tag_held = cachalot_get_tag_report(device: c_int, tag: u64, out: &mut cachalot_tag_report);
     range_reserve = cachalot_range_reserve(device: c_int, max_bytes: usize, out: *mut cachalot_range);
     stats = cachalot_get_statistics(device: c_int, out: &mut cachalot_statistics);

@@ -128,6 +128,16 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
             (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
         }
+        cachalot_pool_lend => (true, &[NO_POOL, NO_CAPTURE, NOT_PARKABLE, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)]),
+        cachalot_pool_reclaim => {
+            (true, &[NO_POOL, NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
+        }
+        cachalot_tag_lend => {
+            (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
+        }
+        cachalot_tag_reclaim => {
+            (true, &[NO_TAG, NO_SENSE, NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
+        }
         cachalot_tag_set_fallback => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
         cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         cachalot_get_tag_report => (false, &[NO_TAG, NO_SENSE]),

@@ -107,6 +107,10 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_wake_start, (allocator, device, &any_target))                                      \
   DEVICE_CALL(cachalot_wake_wait, (allocator, device, &any_target))                                       \
   DEVICE_CALL(cachalot_get_park_report, (allocator, device, &any_target, &any_park))                      \
+  DEVICE_CALL(cachalot_pool_lend, (allocator, device, pool))                                              \
+  DEVICE_CALL(cachalot_pool_reclaim, (allocator, device, pool, NULL))                                     \
+  DEVICE_CALL(cachalot_tag_lend, (allocator, device, 1))                                                  \
+  DEVICE_CALL(cachalot_tag_reclaim, (allocator, device, 1, NULL))                                         \
   DEVICE_CALL(cachalot_tag_set_fallback, (allocator, device, 1, 0))                                       \
   DEVICE_CALL(cachalot_get_remaining_memory, (allocator, device, &any_remaining))                         \
   DEVICE_CALL(cachalot_retain_host_memory, (allocator, device, 0))                                        \

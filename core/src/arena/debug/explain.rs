@@ -46,13 +46,15 @@ impl<P: Platform> Heaps<P> {
         let mut heap = self.slots.get(slot)?.heap.lock();
         let around = heap.containing(address)?;
         let in_free_memory = heap.blocks[around].state == State::Free;
+        let is_lent = in_free_memory && heap.loan.since > 0;
         // A kernel that runs past the end of a block reaches the free block after it.
-        let block = if in_free_memory { heap.blocks[around].prev } else { around };
+        let block = if in_free_memory && !is_lent { heap.blocks[around].prev } else { around };
         if block == NONE {
             return None;
         }
         let entry = heap.blocks[block];
         let holder = match entry.state {
+            State::Free if is_lent => Holder::Borrowers,
             State::Allocated => Holder::Program,
             State::Pending => Holder::Work,
             _ => return None,

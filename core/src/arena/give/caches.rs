@@ -102,8 +102,11 @@ impl<P: Platform> Holdings<'_, P> {
         // A page with a stale mapping cannot go back to the device.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
         let decommitted = if only.is_none() { self.wait_for_departures() } else { Ok(()) };
+        // Nobody uses it either. A reclaim makes pages for it again.
+        let lent = if only.is_none() { self.take_lent(u64::MAX, |_| false, false) } else { Ok(()) };
         unmapped
             .and(decommitted)
+            .and(lent)
             .and(self.empty_heaps(only))
             .and(self.destroy_spares())
             .and(self.destroy_spares_of_host())

@@ -92,8 +92,12 @@ pub(crate) struct PoolEntry {
     /// The tag under which the pool's memory is parked, or `None` once the pool is removed. Set by
     /// [`Registry::set_tag`].
     pub tag: Option<Tag>,
-    /// Whether the pool is parked. New pairs of a parked pool are asleep, too.
+    /// Whether the pool is parked, or lends its pages. New pairs of such a pool are asleep, too.
     pub asleep: bool,
+    /// Whether the pool lends its pages. Set ⟹ `asleep`.
+    pub lent: bool,
+    /// The work of graphs in the free memory of the pool.
+    pub replays: Replays,
     /// Whether the default pool serves requests for this pool while it is parked.
     pub falls_back: bool,
     /// Whether new pages of the pool are memory of the host, as far as `spill` allows.
@@ -101,6 +105,24 @@ pub(crate) struct PoolEntry {
     /// Whether a captured graph has memory of the pool. It writes to this memory at every replay,
     /// so free memory stays. Set when a capture is announced, or when it serves its first request.
     pub captured: bool,
+}
+
+/// The streams on which captured graphs use the free memory of a pool, since the pool last lent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Replays {
+    /// The stream that the program announced last, or [`NO_STREAM`].
+    pub last: StreamId,
+    /// Whether the work of no other stream can still use the memory once that of `last` is
+    /// complete.
+    pub is_all: bool,
+}
+
+impl Replays {
+    /// None since the pool lent its memory.
+    pub(crate) const NONE: Self = Self { last: NO_STREAM, is_all: true };
+
+    /// None that the program has announced.
+    const UNKNOWN: Self = Self { last: NO_STREAM, is_all: false };
 }
 
 /// A route of requests into a pool. Later routes take precedence over earlier ones.
@@ -436,6 +458,8 @@ impl<S: Storage> Registry<S> {
             options,
             tag: None,
             asleep: false,
+            lent: false,
+            replays: Replays::UNKNOWN,
             falls_back: false,
             spills: false,
             captured: false,

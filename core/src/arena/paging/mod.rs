@@ -72,6 +72,11 @@ pub(crate) struct Paging<P: Platform> {
     retired_given_back: AtomicU64,
     /// Taken by the call that parks or wakes memory, or that gives up the places of parked memory.
     parking: Turn,
+    /// Taken by the call that unmaps or maps pages of parked or lent memory. A thread that has
+    /// `parking` waits for it; a request leaves lent pages alone if it is taken.
+    taking: Turn,
+    /// 1 if a pool may be lent, and 0 if none is. Written under the registry's lock.
+    pub(in crate::arena) lent: AtomicU32,
 }
 
 impl_empty! {
@@ -88,6 +93,8 @@ impl_empty! {
         most_pending,
         retired_given_back,
         parking,
+        taking,
+        lent,
     }
 }
 
@@ -172,6 +179,7 @@ impl<P: Platform> LockedPaging<'_, P> {
             consolidated_bytes,
             most_pending,
             retired_given_back,
+            lent,
             ..
         } = self.paging;
         let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
@@ -188,6 +196,8 @@ impl<P: Platform> LockedPaging<'_, P> {
             most_pending: count(most_pending),
             retired_given_back: count(retired_given_back),
             parking: Turn::default(),
+            taking: Turn::default(),
+            lent: AtomicU32::new(lent.load(Ordering::Relaxed)),
         }
     }
 }

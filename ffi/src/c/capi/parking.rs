@@ -2,10 +2,10 @@
 
 use crate::Tables;
 use crate::c::abi::{
-    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS, CACHALOT_PARK_DROP,
-    CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO, CACHALOT_WAKING,
-    cachalot_allocator, cachalot_park_options, cachalot_park_report, cachalot_park_target, cachalot_pool,
-    cachalot_remaining_memory, cachalot_status,
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_LENT, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS,
+    CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO,
+    CACHALOT_WAKING, cachalot_allocator, cachalot_park_options, cachalot_park_report, cachalot_park_target,
+    cachalot_pool, cachalot_remaining_memory, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::device::Device;
@@ -91,7 +91,10 @@ unsafe fn target_of(target: *const cachalot_park_target, device: &Device) -> Out
 
 /// Returns the operations that park memory of a device, which is opened first if necessary: asking
 /// for its memory for contents does not open it.
-fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Tables>, &Device)> {
+pub(super) fn parking_of(
+    instance: &Instance,
+    device: c_int,
+) -> Outcome<(Parking<'_, Device, HeapLock, Tables>, &Device)> {
     let (index, device) = instance.device(device)?;
     device.open()?;
     Ok((instance.allocator.parking(index)?, device))
@@ -104,6 +107,7 @@ fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Tables>, target: 
     {
         let name = match target {
             ParkTarget::Tag(Tag(tag)) => format!("tag {tag}"),
+            ParkTarget::Pool(PoolId(first, second)) => format!("pool ({first}, {second})"),
             ParkTarget::Stream(StreamId(stream)) => format!("stream {stream:#x}"),
             ParkTarget::Streams | ParkTarget::LargeOfStreams => "the default pool".to_owned(),
         };
@@ -305,6 +309,7 @@ fn describe(report: ParkReport, device: &Device) -> cachalot_park_report {
             ParkState::Awake => CACHALOT_AWAKE,
             ParkState::Asleep => CACHALOT_ASLEEP,
             ParkState::Waking => CACHALOT_WAKING,
+            ParkState::Lent => CACHALOT_LENT,
         },
         reserved: 0,
     }

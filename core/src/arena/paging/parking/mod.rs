@@ -20,6 +20,8 @@
 
 mod freed;
 pub(super) mod left;
+mod lent;
+mod loans;
 mod remaining;
 mod sleep;
 mod state;
@@ -30,21 +32,28 @@ mod wake;
 pub use remaining::Remaining;
 
 use crate::arena::debug::DebugLayer;
+use crate::arena::driver::Driver;
 use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::paging::Paging;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::settings::Settings;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
-use crate::device::{Contents, Segments};
+use crate::device::{Contents, DeviceMemory, Segments};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
-use crate::sync::Taken;
-use crate::tables::CapacityError;
+use crate::sync::{Taken, Turn};
+use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
+
+/// The number of times that a call checks whether another one has left, 20 µs apart: five seconds.
+/// A request that takes longer waits for the program, possibly for the calling thread.
+const LOOKS: u32 = 250_000;
 
 /// The reason for not parking memory that is not on pages.
 const NO_PAGES: &str = "its blocks lie in ordinary segments, not on pages";
@@ -54,6 +63,8 @@ const NO_PAGES: &str = "its blocks lie in ordinary segments, not on pages";
 pub enum ParkTarget {
     /// The private pools with the tag.
     Tag(Tag),
+    /// One private pool.
+    Pool(PoolId),
     /// The memory of one stream in the default pool.
     Stream(StreamId),
     /// The memory of all streams in the default pool. A stream that has no memory at the call stays
@@ -95,6 +106,8 @@ pub enum ParkState {
     Asleep,
     /// Parked, with the contents being copied back.
     Waking,
+    /// On the device, except for the pages of free blocks that others have taken.
+    Lent,
 }
 
 /// The memory of a target, in bytes.
@@ -104,7 +117,8 @@ pub struct ParkReport {
     pub state: ParkState,
     /// Mapped bytes on the device: pages at their places, and pages that are about to wake.
     pub mapped: u64,
-    /// Parked bytes, which are addresses without memory.
+    /// Parked bytes, which are addresses without memory. Of lent memory, the pages that others have
+    /// taken.
     pub parked: u64,
     /// The parked bytes for which the host keeps the contents.
     pub kept: u64,
@@ -122,7 +136,7 @@ pub(crate) struct Parker<'a, P: Platform> {
     /// asleep.
     debug: &'a DebugLayer,
     target: ParkTarget,
-    _turn: Taken<'a>,
+    _turns: [Taken<'a>; 2],
 }
 
 impl<'a, P: Platform> Parker<'a, P> {
@@ -133,11 +147,24 @@ impl<'a, P: Platform> Parker<'a, P> {
     ///   has no virtual memory.
     /// * [`Error::UnknownTag`].
     pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
+        Self::after(device, target, Turn::try_take)
+    }
+
+    /// Returns the operations as [`of`](Self::of) does. Takes the turn to park and wake memory with
+    /// `take`.
+    fn after(
+        device: OnDevice<'a, P>,
+        target: ParkTarget,
+        take: impl FnOnce(&'a Turn) -> Option<Taken<'a>>,
+    ) -> Result<Self, Error> {
         target.check(&device.heaps)?;
         let mapper = device.heap_mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
+        let Paging { parking, taking, .. } = mapper.paging;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
-        let turn = mapper.paging.parking.try_take().ok_or(busy)?;
-        Ok(Self { mapper, debug: &device.arena.debug, target, _turn: turn })
+        let parking = take(parking).ok_or(busy.clone())?;
+        // A request has this turn while it takes pages.
+        let taking = wait_for_turn(&device.arena.driver, taking).ok_or(busy)?;
+        Ok(Self { mapper, debug: &device.arena.debug, target, _turns: [parking, taking] })
     }
 
     fn report(&self) -> ParkReport {
@@ -146,7 +173,11 @@ impl<'a, P: Platform> Parker<'a, P> {
 
     /// Returns whether memory of the target is on pages, or new memory would be.
     fn uses_pages(&self, settings: &Settings<P::Lock>) -> bool {
-        let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Paged } else { PoolMemory::Plain };
+        let is_tagged = {
+            let registry = self.mapper.heaps.registry.lock();
+            self.target.next_pool(&registry, 0).is_some_and(|pool| registry.pools[pool as usize].tag.is_some())
+        };
+        let memory = if is_tagged { PoolMemory::Paged } else { PoolMemory::Plain };
         let by_policy = settings.uses_pages(memory);
         let (mut any, mut found) = (false, false);
         for slot in self.slots() {
@@ -188,13 +219,36 @@ impl<'a, P: Platform> Parker<'a, P> {
 }
 
 impl ParkTarget {
-    /// Returns an error for a tag without pools.
+    /// Returns an error for a tag without pools, and for a pool that does not exist.
     ///
     /// # Errors
-    /// [`Error::UnknownTag`].
+    /// [`Error::UnknownTag`], [`Error::UnknownPool`].
     pub(crate) fn check<P: Platform>(self, heaps: &Heaps<P>) -> Result<(), Error> {
-        let Self::Tag(tag) = self else { return Ok(()) };
-        heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
+        let registry = heaps.registry.lock();
+        match self {
+            Self::Tag(tag) => registry.next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag)),
+            Self::Pool(pool) => registry.private_pool(pool).map(|_| ()),
+            Self::Stream(_) | Self::Streams | Self::LargeOfStreams => Ok(()),
+        }
+    }
+
+    /// Returns the first pool, from number `from` on, that belongs to the target as a whole.
+    fn next_pool<S: Storage>(self, registry: &Registry<S>, from: u32) -> Option<u32> {
+        match self {
+            Self::Tag(tag) => registry.next_tagged(from, tag),
+            Self::Pool(pool) => registry.private_pool(pool).ok().filter(|&pool| pool >= from),
+            Self::Streams | Self::LargeOfStreams => Some(0).filter(|&pool| pool >= from),
+            Self::Stream(_) => None,
+        }
+    }
+
+    /// Calls `act` with the number of each private pool of the target.
+    fn each_pool<S: Storage>(self, registry: &mut Registry<S>, mut act: impl FnMut(&mut Registry<S>, u32)) {
+        let mut from = 1;
+        while let Some(pool) = self.next_pool(registry, from) {
+            act(registry, pool);
+            from = pool + 1;
+        }
     }
 
     /// Returns the kinds of heaps in each pair that belong to the target.
@@ -204,21 +258,14 @@ impl ParkTarget {
 
     /// Iterates over the pairs of the target.
     fn pairs<P: Platform>(self, heaps: &Heaps<P>) -> impl Iterator<Item = PairUse<'_, P>> {
-        let (tag, stream, all) = match self {
-            Self::Tag(tag) => (Some(tag), None, None),
-            Self::Stream(stream) => (None, Some(stream), None),
-            Self::Streams | Self::LargeOfStreams => (None, None, Some(0)),
-        };
+        let stream = if let Self::Stream(stream) = self { heaps.find_pair(0, stream) } else { None };
         let mut from = 0;
         let pools = core::iter::from_fn(move || {
-            let pool = heaps.registry.lock().next_tagged(from, tag?)?;
+            let pool = self.next_pool(&heaps.registry.lock(), from)?;
             from = pool + 1;
             Some(pool)
         });
-        pools
-            .chain(all)
-            .flat_map(|pool| heaps.pairs_of(pool))
-            .chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
+        pools.flat_map(|pool| heaps.pairs_of(pool)).chain(stream)
     }
 
     /// Iterates over the heaps of the target, by slot. The pair of a heap is in use until the next
@@ -230,21 +277,10 @@ impl ParkTarget {
     /// Makes the heaps of the target, including future ones, refuse requests or serve them again.
     fn set_asleep<P: Platform>(self, heaps: &Heaps<P>, asleep: bool) {
         let mut registry = heaps.registry.lock();
-        let set = |pair: u32| {
-            for &kind in self.kinds() {
-                let mut heap = heaps.slot(slot_of(pair, kind)).heap.lock();
-                let ended = heap.ended;
-                heap.mark(ended, asleep);
-            }
-        };
+        let set = |pair: u32| heaps.set_pair_asleep(pair, self.kinds(), asleep);
         match self {
-            Self::Tag(tag) => {
-                let mut from = 0;
-                while let Some(pool) = registry.next_tagged(from, tag) {
-                    registry.pools[pool as usize].asleep = asleep;
-                    registry.pairs_of(pool).for_each(set);
-                    from = pool + 1;
-                }
+            Self::Tag(_) | Self::Pool(_) => {
+                self.each_pool(&mut registry, |registry, pool| heaps.set_pool_asleep(registry, pool, asleep));
             }
             // A pair that is in use keeps its stream. If there is no pair, there is nothing to
             // park.
@@ -252,6 +288,17 @@ impl ParkTarget {
             Self::Streams | Self::LargeOfStreams => registry.pairs_of(0).for_each(set),
         }
     }
+}
+
+/// Takes a turn once no other thread has it. Returns `None` after five seconds.
+fn wait_for_turn<'a, D: DeviceMemory>(driver: &Driver<D>, turn: &'a Turn) -> Option<Taken<'a>> {
+    (0..LOOKS).find_map(|_| {
+        let taken = turn.try_take();
+        if taken.is_none() {
+            driver.give_way();
+        }
+        taken
+    })
 }
 
 /// Iterates over the pages of the heap in `slot` that start at `from` or after it. The heap is
@@ -266,6 +313,24 @@ fn pages_from<P: Platform>(heaps: &Heaps<P>, slot: u32, mut from: u64) -> impl I
 }
 
 impl<P: Platform> Heaps<P> {
+    /// Makes the heaps of a private pool, including future ones, refuse requests or serve them
+    /// again.
+    fn set_pool_asleep(&self, registry: &mut Registry<P::Storage>, pool: u32, asleep: bool) {
+        registry.pools[pool as usize].asleep = asleep;
+        registry
+            .pairs_of(pool)
+            .for_each(|pair| self.set_pair_asleep(pair, &[PoolKind::Small, PoolKind::Large], asleep));
+    }
+
+    /// Makes the heaps of some `kinds` in a pair refuse requests or serve them again.
+    fn set_pair_asleep(&self, pair: u32, kinds: &[PoolKind], asleep: bool) {
+        for &kind in kinds {
+            let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
+            let ended = heap.ended;
+            heap.mark(ended, asleep);
+        }
+    }
+
     /// Sets or removes the tag of the private pool named `id`. `uses_pages` is true if pools with
     /// tags place blocks on pages.
     ///

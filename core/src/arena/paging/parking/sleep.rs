@@ -4,9 +4,10 @@
 //! unmaps its pages, the next groups are being copied, so the link never rests. The memory of a
 //! page goes back only after its contents are safe. After a failure, parked pages are woken again.
 
-use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
+use super::{LOOKS, NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::departures::in_capture;
+use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::undo::Undo;
 use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
@@ -18,13 +19,7 @@ use crate::heap::home_pages::HomePage;
 use crate::pages::Kept;
 use crate::stats::Stat;
 use crate::sync::Ordering;
-use crate::trace::Action;
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
-
-/// The number of times that a park checks whether the requests in progress have left, 20 µs apart:
-/// five seconds. A request that takes longer waits for the program, possibly for the parking
-/// thread.
-const LOOKS: u32 = 250_000;
 
 /// The bytes of the pages that are waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
 const GROUP: u64 = 64 << 20;
@@ -42,6 +37,9 @@ impl<P: Platform> Parker<'_, P> {
     pub(crate) fn park(&self, on: OnDevice<'_, P>, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let mapper = &self.mapper;
         let before = self.report().state;
+        if before == ParkState::Lent {
+            return Err(Error::ParkingRefused("the memory is lent, and must be reclaimed first"));
+        }
         if before == ParkState::Waking || before == ParkState::Asleep && !self.has_rest() {
             return Ok(());
         }
@@ -120,7 +118,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 
     /// Waits until no other call uses the pairs. Later calls find the heaps asleep.
-    fn wait_for_requests(&self) -> Result<(), Error> {
+    pub(super) fn wait_for_requests(&self) -> Result<(), Error> {
         let mapper = &self.mapper;
         for used in self.pairs() {
             let mut looks = 0;
@@ -140,18 +138,25 @@ impl<P: Platform> Parker<'_, P> {
         let mapper = &self.mapper;
         // Held during the wait, so that no capture starts, which the wait would invalidate.
         let _permission = mapper.driver.may_record().ok_or_else(in_capture)?;
-        for used in self.pairs() {
-            let stream = mapper.driver.usable_stream(&mapper.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
-            if let Some(stream) = stream
-                && mapper.driver.call(|memory| memory.is_capturing(stream))?
-            {
-                return Err(in_capture().into());
-            }
-        }
+        self.refuse_captured()?;
         if order == ParkOrder::Device || self.has_ended_stream() {
             return Ok(mapper.driver.call(P::Device::synchronize_all)?);
         }
         self.slots().try_for_each(|slot| self.wait_for_streams(on, slot))
+    }
+
+    /// Returns an error if a stream of the target captures a graph.
+    pub(super) fn refuse_captured(&self) -> Result<(), Error> {
+        let Mapper { driver, heaps, .. } = *self.mapper;
+        for used in self.pairs() {
+            let stream = driver.usable_stream(&heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
+            if let Some(stream) = stream
+                && driver.call(|memory| memory.is_capturing(stream))?
+            {
+                return Err(in_capture().into());
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the streams that use blocks of the heap in `slot`.
@@ -324,13 +329,7 @@ impl<P: Platform> Parker<'_, P> {
         mapper.heaps.lock(slot).assert_unused(&home, self.lent_stays());
         mapper.unmap_or_stay(DevicePtr(home.at), home.bytes)?;
         awake.keep();
-        let mut heap = mapper.heaps.lock(slot);
-        heap.sets.pages.change(home.at, |home| home.asleep = true);
-        mapper.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
-        let page = mapper.paging.pool.lock().fall_asleep(home.page);
-        mapper.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes));
-        drop(heap);
-        self.mapper.destroy(page)
+        mapper.destroy(mapper.fall_asleep(slot, home))
     }
 
     /// Drops the contents saved for a page that stays mapped.

@@ -11,14 +11,18 @@ impl ParkReport {
     /// Returns the report of a target. The heaps are read one after the other.
     pub(crate) fn of<P: Platform>(heaps: &Heaps<P>, paging: &Paging<P>, target: ParkTarget) -> Self {
         let mut report = Self::default();
-        if let ParkTarget::Tag(tag) = target {
-            let registry = heaps.registry.lock();
-            let first = registry.next_tagged(0, tag);
-            if first.is_some_and(|pool| registry.pools[pool as usize].asleep) {
+        let mut is_lent = false;
+        target.each_pool(&mut heaps.registry.lock(), |registry, pool| {
+            let pool = &registry.pools[pool as usize];
+            is_lent |= pool.lent;
+            if pool.asleep {
                 report.state = ParkState::Asleep;
             }
-        }
+        });
         target.slots(heaps).for_each(|slot| report.add(heaps, paging, slot));
+        if is_lent {
+            report.state = ParkState::Lent;
+        }
         report
     }
 

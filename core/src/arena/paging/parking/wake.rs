@@ -30,7 +30,7 @@ impl<P: Platform> Parker<'_, P> {
     /// [`Error::OutOfMemory`] and errors of the device. Everything is then asleep.
     pub(crate) fn wake_start(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
         let is_asleep = match self.report().state {
-            ParkState::Awake => false,
+            ParkState::Awake | ParkState::Lent => false,
             ParkState::Asleep => true,
             ParkState::Waking => self.pages().any(|(_, page)| self.is_unbegun(&page)),
         };
@@ -50,7 +50,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 
     /// Returns whether a page is parked, and no wake has started with it.
-    fn is_unbegun(&self, home: &HomePage) -> bool {
+    pub(super) fn is_unbegun(&self, home: &HomePage) -> bool {
         home.asleep && {
             let pages = self.mapper.paging.pool.lock();
             pages[home.page].replacement == NONE || pages.left(home.page).is_some()
@@ -64,7 +64,7 @@ impl<P: Platform> Parker<'_, P> {
     /// # Errors
     /// Those of `wake_start`. Everything is then asleep.
     pub(crate) fn wake_wait(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
-        if self.report().state == ParkState::Awake {
+        if matches!(self.report().state, ParkState::Awake | ParkState::Lent) {
             return Ok(());
         }
         self.wake_start(on)?;
@@ -78,7 +78,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 
     /// Writes the canaries again on the pages that are about to wake and were not kept by the park.
-    fn renew_canaries(&self) -> Result<(), Error> {
+    pub(super) fn renew_canaries(&self) -> Result<(), Error> {
         let Mapper { driver, heaps, paging, .. } = *self.mapper;
         let is_kept = |page: &HomePage| matches!(paging.pool.lock()[page.page].kept, Kept::Saved(_));
         let mut renewed = self.pages().filter(|(_, page)| page.asleep && !is_kept(page));
@@ -119,7 +119,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Maps a replacement for a page asleep, unless an earlier wake has left one, and starts to
     /// copy the contents.
-    fn begin_to_wake(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
+    pub(super) fn begin_to_wake(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let mapper = &self.mapper;
         let at = DevicePtr(home.at);
         let kept = mapper.paging.pool.lock()[home.page].kept;
@@ -193,7 +193,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Removes the replacements again, once no copy uses them. A replacement stays for the next
     /// wake if the device fails to unmap it, or fails to report that the copies have ended.
-    fn stay_asleep(&self) {
+    pub(super) fn stay_asleep(&self) {
         let mapper = &self.mapper;
         let have_ended = self.contents().map_or(Ok(()), |contents| mapper.end_copies(contents)).is_ok();
         let is_begun = |home: &HomePage| home.asleep && mapper.paging.pool.lock()[home.page].replacement != NONE;
@@ -209,7 +209,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 
     /// Puts the replacement of a page in place.
-    fn finish_waking(&self, slot: u32, home: HomePage) {
+    pub(super) fn finish_waking(&self, slot: u32, home: HomePage) {
         let mapper = &self.mapper;
         let slot = mapper.heaps.slot(slot);
         let mut heap = mapper.heaps.lock(slot.number());

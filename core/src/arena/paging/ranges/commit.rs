@@ -10,7 +10,7 @@ use crate::arena::flags;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::mapping::{PageGuard, Places};
-use crate::arena::paging::ranges::table::{Part, Piece};
+use crate::arena::paging::ranges::table::{MOST_STEPS, Part, Piece};
 use crate::arena::request::RequestCalls;
 use crate::arena::{OnDevice, Platform};
 use crate::device::oom::OutOfMemory;
@@ -18,6 +18,7 @@ use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::stats::{Occurrence, Stat};
+use crate::sync::Ordering;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
@@ -97,6 +98,10 @@ impl<P: Platform> RangeMapper<'_, P> {
         stream: StreamId,
         attempt: impl Fn() -> Result<bool, Error>,
     ) -> Result<(), Error> {
+        if device.paging.lent.load(Ordering::Relaxed) > 0 {
+            let longest = bytes.min(MOST_STEPS * self.range_step());
+            device.holdings().take_lent(bytes, |page| page <= longest, self.captures(stream)?)?;
+        }
         if attempt()? || self.driver.device().on_shortage(bytes) && attempt()? {
             return Ok(());
         }

@@ -82,6 +82,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if let Some(ptr) = self.search_other_heap(on.arena, request)? {
             return Ok(Some(ptr));
         }
+        let wanted = self.growth.bytes_to_map(request);
+        on.holdings().take_lent(wanted, |bytes| bytes <= wanted, request.capturing)?;
         self.unmap_some_stale(request);
         let allowed = self.allowance(request);
         if let Some(ptr) = self.borrow(on, request, allowed)? {
