@@ -265,6 +265,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_advise": (Status, _HANDLE, c_void_p, c_int32, POINTER(c_uint64)),
     "cachalot_pool_spill": (Status, _HANDLE, c_int, Pool, c_int),
     "cachalot_pool_set_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
+    "cachalot_pool_lend": (Status, _HANDLE, c_int, Pool),
+    "cachalot_pool_reclaim": (Status, _HANDLE, c_int, Pool, _STREAM),
     "cachalot_park": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkOptions)),
     "cachalot_wake_start": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
     "cachalot_wake_wait": (Status, _HANDLE, c_int, POINTER(ParkTarget)),

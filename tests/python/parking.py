@@ -213,6 +213,7 @@ def install() -> Library:
     _tags._used.clear()
     _tags._pools.clear()
     _spill._pools.clear()
+    _tags._members.clear()
     State.pools, State.routes, State.device, State.capturing = {}, threading.local(), 0, False
     _library.library = lambda: library  # type: ignore[assignment,return-value]
     _whole.in_place = lambda: True

@@ -25,6 +25,7 @@ CACHALOT_TORCH_PLUGIN=1 show allocator-as-a-plug-in 120 -m unittest -v test_memo
 show whole 600 whole.py "$out/cases.csv"
 show pool 60 test_pool.py
 show parking 240 test_parking.py
+show loans 120 test_loans.py
 show memory-saver 120 test_memory_saver.py
 show rlhf 180 rlhf.py "$out/rlhf.csv"
 show ranges 60 test_ranges.py

@@ -29,6 +29,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._plugin import configure, enable, enabled
+from ._loans import lend_graphs, lent
 from ._pool import MemPool
 from ._ranges import ElasticTensor
 from ._spill import advise, spilled
@@ -61,6 +62,8 @@ __all__ = [
     "end_iteration",
     "explain",
     "get_per_process_memory_fraction",
+    "lend_graphs",
+    "lent",
     "maintain",
     "maintain_every",
     "max_memory_allocated",

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _files, errors
-from . import _installed, _plugin, _switch, _whole
+from . import _installed, _loans, _plugin, _switch, _whole
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 _kept: list[torch.cuda.memory.CUDAPluggableAllocator] = []
 """The plug-in of every pool. Tensors may live as long as the process, and so must the plug-in."""
@@ -71,3 +74,8 @@ class MemPool(_Base):
         if not is_off and not _whole.in_place():
             wanted["allocator"] = _allocator().allocator()
         super().__init__(**wanted)
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Lends the memory of the pool's free blocks inside of ``with``, as
+        :func:`cachalot_gpu.torch.lent` does. Needs :func:`enable` as PyTorch's whole allocator."""
+        return _loans.lent(self)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from ._installed import Device
 
-    State = Literal["awake", "asleep", "waking"]
+    State = Literal["awake", "asleep", "waking", "lent"]
 
-_STATES: dict[int, State] = {1: "awake", 2: "asleep", 3: "waking"}
+_STATES: dict[int, State] = {1: "awake", 2: "asleep", 3: "waking", 4: "lent"}
 """``cachalot_park_state``."""
 
 _UNKNOWN_TAG = 153
@@ -34,6 +34,8 @@ _numbers: dict[str, int] = {}
 """The number of every tag in the library."""
 _used: set[tuple[str, int]] = set()
 """Every tag on every device where a pool has it, or had it."""
+_members: dict[tuple[str, int], list[tuple[int, int]]] = {}
+"""The ids of the pools that got a tag on a device. A pool may be gone, as that of a graph."""
 _pools: dict[tuple[str, int], torch.cuda.MemPool] = {}
 """The pool of every tag on every device. A pool lives as long as the process: its tensors may."""
 _entered = threading.local()
@@ -67,7 +69,8 @@ class Parking(NamedTuple):
     """Where the memory of a tag is on a device. All sizes are in bytes."""
 
     state: State
-    """``"waking"`` is between ``wake(wait=False)`` and the end of the copies."""
+    """``"waking"`` is between ``wake(wait=False)`` and the end of the copies, and ``"lent"`` inside of
+    ``with lent(tag)``."""
     mapped_bytes: int
     """On the GPU."""
     parked_bytes: int
@@ -188,6 +191,11 @@ class Tag:
         """Brings the memory back, as :func:`wake` of all tags does."""
         wake(self, wait=wait)
 
+    def members(self) -> list[tuple[int, int]]:
+        """Returns the ids of all pools that got the tag on the device."""
+        with _lock:
+            return list(_members.get((self.name, self.device), []))
+
     @property
     def parking(self) -> Parking:
         """Where the memory is.
@@ -296,6 +304,7 @@ class Tag:
         number = self._number()
         _library.library().cachalot_pool_set_tag(_handle.require(), index, _library.Pool(*pool), number)
         _used.add((self.name, index))
+        _members.setdefault((self.name, index), []).append(pool)
 
 
 def require() -> None:
