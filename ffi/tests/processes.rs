@@ -200,6 +200,17 @@ fn parked_memory_wakes_with_its_contents() {
     without_leaks(emulated(&program).arg(""), "park");
 }
 
+/// Graphs copy through memory that others write to between the replays.
+#[test]
+fn graphs_lend_their_free_memory_and_write_the_same_bytes() {
+    let Some(program) = program_with_driver("lend") else { return };
+    for config in ["", "expandable_segments:True", "policy:stitched"] {
+        let said = succeed(emulated(&program).arg(config).env("CACHALOT_EMU_DELAY_US", "300"));
+        assert_eq!(said.as_deref(), Some("lend: well\n"), "{config}");
+    }
+    without_leaks(emulated(&program).arg("expandable_segments:True"), "lend");
+}
+
 /// The mappings of the emulated driver have real memory, so that a wrong page is a wrong byte.
 #[test]
 fn ranges_and_blocks_share_pages_and_keep_their_bytes() {

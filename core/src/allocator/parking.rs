@@ -43,7 +43,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], also for the default pool.
-    /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked.
+    /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked, or the pool is lent.
     /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's
     ///   segments.
     /// * [`Error::TableFull`].

@@ -335,7 +335,8 @@ impl<P: Platform> Heaps<P> {
     /// tags place blocks on pages.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::Parked`] if this pool or a pool with `tag` is parked;
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if this pool or a pool with `tag` is parked, or
+    /// this pool is lent;
     /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages;
     /// [`Error::TableFull`].
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
@@ -345,7 +346,8 @@ impl<P: Platform> Heaps<P> {
             return Err(Error::ParkingRefused(NO_PAGES));
         }
         let other = tag.and_then(|tag| registry.next_tagged(0, tag));
-        if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
+        let is_parked = |pool: u32| registry.pools[pool as usize].asleep && !registry.pools[pool as usize].lent;
+        if registry.pools[pool as usize].asleep || other.is_some_and(is_parked) {
             return Err(Error::Parked);
         }
         let falls_back = other.is_some_and(|other| registry.pools[other as usize].falls_back);
