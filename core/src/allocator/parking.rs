@@ -95,7 +95,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _begun = self.begin("park");
         let device = self.healthy()?;
-        Parker::of(device, target)?.park(device, mode, order)
+        Parker::of(device, target, false)?.park(device, mode, order)
     }
 
     /// Wakes the memory of `target`, at the same addresses: calls [`wake_start`](Self::wake_start)
@@ -128,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
         let _begun = self.begin("wake_start");
         let device = self.healthy()?;
-        Parker::of(device, target)?.wake_start(device)
+        Parker::of(device, target, false)?.wake_start(device)
     }
 
     /// Waits until the contents of `target` are complete, and lets the memory serve requests again.
@@ -139,7 +139,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
         let _begun = self.begin("wake_wait");
         let device = self.healthy()?;
-        Parker::of(device, target)?.wake_wait(device)
+        Parker::of(device, target, false)?.wake_wait(device)
     }
 
     /// Lends the pages of the free blocks of private pools, a [`Pool`](ParkTarget::Pool) or those
@@ -171,7 +171,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn lend(&self, target: ParkTarget) -> Result<(), Error> {
         let _begun = self.begin("lend");
         let device = self.healthy()?;
-        Parker::of_pools(device, target)?.lend(device)
+        Parker::of(device, target, true)?.lend(&device.settings, device.waiting())
     }
 
     /// Maps the pages that others have taken of lent memory again, at their addresses and with
@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn reclaim(&self, target: ParkTarget, stream: StreamId) -> Result<(), Error> {
         let _begun = self.begin("reclaim");
         let device = self.healthy()?;
-        Parker::of_pools(device, target)?.reclaim(device, stream)
+        Parker::of(device, target, true)?.reclaim(device, stream)
     }
 
     /// Returns the device, unless its context is lost.

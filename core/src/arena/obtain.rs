@@ -67,7 +67,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 if let Some(served) = self.holdings().grow_on_host(request)? {
                     return Ok(Some(served));
                 }
-                self.take_lent_granules(request)?;
+                self.holdings().take_lent_granules(request)?;
                 // Checked but not charged, because `expand` counts each mapped range. Whole
                 // granules may exceed the limit by less than one granule for each request, as in
                 // PyTorch.
@@ -77,18 +77,6 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
         }
-    }
-
-    /// Takes lent pages for the pages that a request needs, if their lengths are those of the heap.
-    fn take_lent_granules(self, request: &Request) -> Result<(), Error> {
-        if self.paging.lent.load(Ordering::Relaxed) == 0 {
-            return Ok(());
-        }
-        let held = self.holdings();
-        let Some(growth) = held.page_growth() else { return Ok(()) };
-        // A pool with a tag cuts its memory into longer pages.
-        let granule = if self.heaps.lock(request.slot).parkable { 0 } else { growth.granule(request.kind) };
-        held.take_lent(growth.bytes_to_map(request), |bytes| bytes == granule, request.capturing)
     }
 
     /// Serves a request from an ordinary segment if pages did not serve it because there were no

@@ -88,6 +88,13 @@ const STOP: Permit = (CACHALOT_ERROR_STOPPED, STOPPED);
 const NO_MEMORY: Permit = (CACHALOT_ERROR_OUT_OF_MEMORY, SHORT);
 const NO_CAPTURE: Permit = (CACHALOT_ERROR_CAPTURING, CAPTURE);
 
+/// The failures of a wake.
+const WAKE: &[Permit] = &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES];
+/// The failures of a loan.
+const LOAN: &[Permit] = &[NO_POOL, NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES, ASLEEP];
+/// The failures of a reclaim.
+const RECLAIM: &[Permit] = &[NO_POOL, NO_TAG, NO_SENSE, NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES, ASLEEP];
+
 /// Returns the permits of a function besides success, and whether the function calls the driver.
 fn permits(function: Function) -> (bool, &'static [Permit]) {
     match function {
@@ -125,19 +132,9 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
         cachalot_pool_set_tag => (false, &[NO_POOL, ASLEEP, NOT_MAPPED, NO_PAGES]),
         cachalot_park => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
-        cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
-            (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
-        }
-        cachalot_pool_lend => (true, &[NO_POOL, NO_CAPTURE, NOT_PARKABLE, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)]),
-        cachalot_pool_reclaim => {
-            (true, &[NO_POOL, NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
-        }
-        cachalot_tag_lend => {
-            (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
-        }
-        cachalot_tag_reclaim => {
-            (true, &[NO_TAG, NO_SENSE, NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES, (CACHALOT_ERROR_PARKED, PARKED)])
-        }
+        cachalot_wake | cachalot_wake_start | cachalot_wake_wait => (true, WAKE),
+        cachalot_pool_lend | cachalot_tag_lend => (true, LOAN),
+        cachalot_pool_reclaim | cachalot_tag_reclaim => (true, RECLAIM),
         cachalot_tag_set_fallback => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
         cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         cachalot_get_tag_report => (false, &[NO_TAG, NO_SENSE]),

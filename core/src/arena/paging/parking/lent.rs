@@ -6,14 +6,15 @@
 //!                                                              └─▶ destroyed, so that the device has its bytes
 //! ```
 //!
-//! The place of a page that was taken is asleep, like that of a parked page, and a reclaim wakes it.
-//! Pages that nobody takes stay mapped, so a loan without a taker costs nothing.
+//! The place of a page that was taken is asleep, like that of a parked page, and a reclaim wakes
+//! it. Pages that nobody takes stay mapped, so a loan without a taker costs nothing.
 
 use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::parking::ParkTarget;
+use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
@@ -48,6 +49,19 @@ impl<P: Platform> Holdings<'_, P> {
         } else {
             self.take_lent_in_turn(wanted, fits, capturing)
         }
+    }
+
+    /// Takes lent pages as [`take_lent`](Self::take_lent) does, for the pages of a request, if
+    /// their lengths are those of the heap.
+    #[inline]
+    pub(in crate::arena) fn take_lent_granules(&self, request: &Request) -> Result<(), Error> {
+        if self.paging.lent.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let Some(growth) = self.page_growth() else { return Ok(()) };
+        // A pool with a tag cuts its memory into longer pages.
+        let granule = if self.heaps.lock(request.slot).parkable { 0 } else { growth.granule(request.kind) };
+        self.take_lent(growth.bytes_to_map(request), |bytes| bytes == granule, request.capturing)
     }
 
     #[cold]

@@ -16,7 +16,7 @@
 //! and whoever takes the first page waits for them. A page that was taken is spare before others
 //! map it, and spare again before it comes back, so no work ever finds it in two places.
 
-use super::{NO_PAGES, ParkTarget, Parker, wait_for_turn};
+use super::{NO_PAGES, ParkTarget, Parker};
 use crate::arena::driver::RecordPermission;
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::{PoolEntry, Replays};
@@ -24,6 +24,8 @@ use crate::arena::heaps::units::UnitKind;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::undo::Undo;
+use crate::arena::settings::Settings;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
@@ -33,37 +35,29 @@ use crate::sync::Ordering;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<'a, P: Platform> Parker<'a, P> {
-    /// Returns the operations that lend and reclaim the memory of `target`. Waits while another
-    /// call parks, wakes, lends or reclaims memory.
-    ///
-    /// # Errors
-    /// Those of [`of`](Self::of), after five seconds; [`Error::ParkingRefused`] for memory of the
-    /// default pool.
-    pub(crate) fn of_pools(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
-        if !matches!(target, ParkTarget::Tag(_) | ParkTarget::Pool(_)) {
-            return Err(Error::ParkingRefused("only private pools lend memory"));
-        }
-        Self::after(device, target, |turn| wait_for_turn(&device.arena.driver, turn))
-    }
-
+impl<P: Platform> Parker<'_, P> {
     /// Lends the pages of the target's free blocks. Does nothing for pools that lend already.
     ///
     /// # Errors
     /// [`Error::Parked`], [`Error::ParkingRefused`], errors of the device. Nothing is lent by this
     /// call then.
-    pub(crate) fn lend(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
+    pub(crate) fn lend<'w>(
+        &self,
+        settings: &Settings<P::Lock>,
+        on: DeviceWaits<'w, P, impl Outside<'w, P>>,
+    ) -> Result<(), Error> {
         let Mapper { driver, heaps, paging, .. } = *self.mapper;
+        self.check_pools()?;
         if self.any_pool(|pool| pool.asleep && !pool.lent) {
             return Err(Error::Parked);
         }
-        if !self.uses_pages(&on.settings) {
+        if !self.uses_pages(settings) {
             return Err(Error::ParkingRefused(NO_PAGES));
         }
         // Held until everything is ordered, so that no capture starts in between.
         let _permission = driver.may_record().ok_or_else(in_capture)?;
         self.refuse_captured()?;
-        on.waiting().process_events()?;
+        on.process_events()?;
         self.target.set_asleep(heaps, true);
         let awake = Undo::by(|| self.wake_unlent());
         self.wait_for_requests()?;
@@ -84,6 +78,14 @@ impl<'a, P: Platform> Parker<'a, P> {
         });
         paging.lent.store(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns an error if the target is memory of the default pool.
+    fn check_pools(&self) -> Result<(), Error> {
+        match self.target {
+            ParkTarget::Tag(_) | ParkTarget::Pool(_) => Ok(()),
+            _ => Err(Error::ParkingRefused("only private pools lend memory")),
+        }
     }
 
     /// Returns whether `is_so` is true of a pool of the target.
@@ -123,7 +125,8 @@ impl<'a, P: Platform> Parker<'a, P> {
                 _ => false,
             };
             if !is_ordered {
-                // This is the end of all work, on whatever stream, so no other heap must be ordered.
+                // This is the end of all work, on whatever stream, so no other heap must be
+                // ordered.
                 return Ok(driver.call(P::Device::synchronize_all)?);
             }
         }
@@ -137,13 +140,14 @@ impl<'a, P: Platform> Parker<'a, P> {
     /// [`Error::Parked`], [`Error::OutOfMemory`], errors of the device. Everything is lent then, as
     /// before.
     pub(crate) fn reclaim(&self, on: OnDevice<'_, P>, stream: StreamId) -> Result<(), Error> {
+        self.check_pools()?;
         if self.any_pool(|pool| pool.asleep && !pool.lent) {
             return Err(Error::Parked);
         }
         self.announce(stream)?;
         if self.any_pool(|pool| pool.lent) {
             if self.slots().any(|slot| self.has_asleep(slot)) {
-                self.bring_back(on)?;
+                self.bring_back(on.waiting(), |page| self.begin_to_wake(on, page))?;
             }
             self.end_sleep();
             self.end_loans();
@@ -157,19 +161,23 @@ impl<'a, P: Platform> Parker<'a, P> {
         !heap.is_empty() && heap.sets.pages.has_asleep()
     }
 
-    /// Maps pages at all places whose pages have been taken.
-    fn bring_back(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
+    /// Maps pages at all places whose pages have been taken, with `map`.
+    fn bring_back<'w>(
+        &self,
+        on: DeviceWaits<'w, P, impl Outside<'w, P>>,
+        map: impl Fn(HomePage) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mapper = &self.mapper;
         let unbegun = || self.pages().filter(|(_, page)| self.is_unbegun(page));
         let lent = Undo::by(|| self.stay_asleep());
         self.collect(on, unbegun().map(|(_, page)| page.bytes).sum())?;
         let has_spare = |page: &HomePage| mapper.paging.pool.lock().has_spare(page.bytes);
         let mut ready = unbegun().filter(|(_, page)| has_spare(page));
-        ready.try_for_each(|(_, page)| self.begin_to_wake(on, page))?;
+        ready.try_for_each(|(_, page)| map(page))?;
         if unbegun().next().is_some() {
             // What is spare now has other lengths. New pages are made from its bytes.
             mapper.destroy_spares()?;
-            unbegun().try_for_each(|(_, page)| self.begin_to_wake(on, page))?;
+            unbegun().try_for_each(|(_, page)| map(page))?;
         }
         self.renew_canaries()?;
         lent.keep();
@@ -183,13 +191,13 @@ impl<'a, P: Platform> Parker<'a, P> {
     /// Makes pages of `bytes` spare, or as many as there are: pages that other pools lend, and then
     /// free pages of the heaps that serve everybody. Their work is complete. So the memory that
     /// others took while this pool lent it comes back, and does not stay in their caches.
-    fn collect(&self, on: OnDevice<'_, P>, bytes: u64) -> Result<(), Error> {
+    fn collect<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, bytes: u64) -> Result<(), Error> {
         let mapper = &self.mapper;
         let permission = mapper.driver.may_record();
         let missing = || bytes.saturating_sub(mapper.paging.bytes().spare);
         mapper.take_lent_pages(missing(), |_| true, permission.as_ref(), Some(self.target))?;
         let Some(permission) = permission else { return Ok(()) };
-        on.waiting().process_events()?;
+        on.process_events()?;
         for (slot, _used) in mapper.heaps.heaps_of(mapper.heaps.giving_pools(), by_pool) {
             self.collect_free(slot, missing(), &permission)?;
         }

@@ -140,31 +140,23 @@ pub(crate) struct Parker<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Parker<'a, P> {
-    /// Returns the operations that park and wake the memory of `target`.
+    /// Returns the operations that park, wake, lend and reclaim the memory of `target`. If another
+    /// call does so at the moment, it is waited for with `waits`, and an error otherwise.
     ///
     /// # Errors
-    /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device
-    ///   has no virtual memory.
-    /// * [`Error::UnknownTag`].
-    pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
-        Self::after(device, target, Turn::try_take)
-    }
-
-    /// Returns the operations as [`of`](Self::of) does. Takes the turn to park and wake memory with
-    /// `take`.
-    fn after(
-        device: OnDevice<'a, P>,
-        target: ParkTarget,
-        take: impl FnOnce(&'a Turn) -> Option<Taken<'a>>,
-    ) -> Result<Self, Error> {
+    /// * [`Error::ParkingRefused`]: the other call took five seconds or is not waited for, or the
+    ///   device has no virtual memory.
+    /// * [`Error::UnknownTag`], [`Error::UnknownPool`].
+    pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget, waits: bool) -> Result<Self, Error> {
         target.check(&device.heaps)?;
         let mapper = device.heap_mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let Paging { parking, taking, .. } = mapper.paging;
+        let wait = |turn| wait_for_turn(mapper.driver, turn);
+        let parking = if waits { wait(parking) } else { parking.try_take() };
+        // A request has the other turn while it takes pages.
+        let turns = parking.and_then(|parking| Some([parking, wait(taking)?]));
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
-        let parking = take(parking).ok_or(busy.clone())?;
-        // A request has this turn while it takes pages.
-        let taking = wait_for_turn(&device.arena.driver, taking).ok_or(busy)?;
-        Ok(Self { mapper, debug: &device.arena.debug, target, _turns: [parking, taking] })
+        Ok(Self { debug: &device.arena.debug, target, _turns: turns.ok_or(busy)?, mapper })
     }
 
     fn report(&self) -> ParkReport {

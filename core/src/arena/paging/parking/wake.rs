@@ -145,16 +145,17 @@ impl<P: Platform> Parker<'_, P> {
     /// Maps a replacement for a page asleep.
     fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let bytes = home.bytes;
+        let lacks_memory = || Error::OutOfMemory(on.memory_report(bytes, bytes, bytes, None));
         let mut guard = PageGuard::empty(&self.mapper);
         // The lock ends with this statement.
         let wakes_on_host = self.mapper.paging.pool.lock()[home.page].is_host;
         let is_on_host = wakes_on_host && self.mapper.new_page_of_host(bytes, &mut guard.batch)?;
         if !is_on_host && !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)? {
-            return Err(lacks_memory(on, bytes));
+            return Err(lacks_memory());
         }
         let lost = Cell::new(false);
         let mapped = self.mapper.map(&guard.batch, Row { at: DevicePtr(home.at), lost: &lost });
-        let result = mapped.and_then(|mapping| mapping.ok_or_else(|| lacks_memory(on, bytes))).map(Mapping::keep);
+        let result = mapped.and_then(|mapping| mapping.ok_or_else(lacks_memory)).map(Mapping::keep);
         if result.is_ok() || lost.get() {
             let mut pages = self.mapper.paging.pool.lock();
             pages.begin_to_wake(home.page, guard.keep().first);
@@ -221,9 +222,4 @@ impl<P: Platform> Parker<'_, P> {
         mapper.reconcile(slot, Outcome { value: (), peaks_stale });
         self.mapper.forget(kept);
     }
-}
-
-/// Returns the error for a page of `bytes` that cannot wake because there is no memory.
-fn lacks_memory<P: Platform>(on: OnDevice<'_, P>, bytes: u64) -> Error {
-    Error::OutOfMemory(on.memory_report(bytes, bytes, bytes, None))
 }
