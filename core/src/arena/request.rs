@@ -128,6 +128,11 @@ impl<P: Platform> Heaps<P> {
             // block.
             let pair = self.find_pair(pool, request.stream);
             let found = pair.and_then(|pair| {
+                // Asked only once the pair is in use, as for a request of the pool. Free blocks of
+                // parked or lent memory may have no pages.
+                if self.lock(pair.slot(request.kind)).asleep {
+                    return None;
+                }
                 look(&Request { pool, slot: pair.slot(request.kind), mapping: RequestCalls::default(), ..*request })
             });
             self.leave_pool(pool);

@@ -43,6 +43,31 @@ fn what_a_stream_has_lent_to_another_parks_with_both() {
 }
 
 #[test]
+fn a_pool_that_serves_others_on_oom_does_not_while_its_memory_is_parked_or_lent() {
+    for policy in ["expandable_segments:True", "policy:stitched"] {
+        for lends in [false, true] {
+            let allocator = allocator(policy);
+            let pools = allocator.pools(DEVICE).unwrap();
+            let pool = pools.create(PoolOptions { use_on_oom: true, ..PoolOptions::default() }).unwrap();
+            let parking = allocator.parking(DEVICE).unwrap();
+            parking.tag_pool(pool, Some(TAG)).unwrap();
+            let block = malloc_in(&allocator, pool, 200, ONE).unwrap();
+            if lends {
+                allocator.free(block).unwrap();
+                parking.lend(TARGET).unwrap();
+            } else {
+                park(&allocator, ParkMode::Drop).unwrap();
+                allocator.free(block).unwrap();
+            }
+            let _live = allocator.malloc(DEVICE, 400 * MIB, ONE).unwrap();
+            let refused = allocator.malloc(DEVICE, 150 * MIB, ONE);
+            assert!(matches!(refused, Err(Error::OutOfMemory(_))), "`{policy}`, {lends}: {refused:?}");
+            check(&allocator);
+        }
+    }
+}
+
+#[test]
 fn the_work_of_an_ended_stream_is_waited_for_with_all_work() {
     for (ended, calls) in [(false, (0, 1)), (true, (1, 0))] {
         let allocator = allocator("");
