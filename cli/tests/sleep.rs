@@ -198,6 +198,34 @@ fn a_process_that_is_missing_or_shares_its_name_is_2() {
 }
 
 #[test]
+fn all_processes_of_a_name_or_of_a_group_are_parked_and_woken_by_one_call() {
+    let shared = shared(&folder("together"));
+    let started: Vec<_> = ["one", "one", "two"].iter().map(|name| Started::new(&shared, name)).collect();
+    let states = || -> Vec<String> {
+        let told = object(&cachalot(&shared, &["status", "--json"]));
+        let of = |pid: u32| told["processes"].as_array().and_then(|all| all.iter().find(|one| one["pid"] == pid));
+        started
+            .iter()
+            .map(|one| of(one.pid()).expect("it is there")["state"].as_str().unwrap_or("").to_owned())
+            .collect()
+    };
+    let calls = [
+        (["park", "one"], ["parked", "parked", "awake"]),
+        (["park", "team"], ["parked"; 3]),
+        (["wake", "two"], ["parked", "parked", "awake"]),
+        (["wake", "team"], ["awake"; 3]),
+    ];
+    for ([action, name], expected) in calls {
+        let done = cachalot(&shared, &[action, "--all", name, "--json"]);
+        assert_eq!(done.status, 0, "{}", done.errors);
+        assert_eq!(states(), expected, "{action} {name}");
+    }
+    assert_eq!(cachalot(&shared, &["park", "--all", "nobody"]).status, 2);
+    let refused = cachalot(&shared, &["park", "--all", "team", "--timeout", "10ms"]);
+    assert_eq!((refused.status, refused.errors.lines().count()), (1, 3), "each says why");
+}
+
+#[test]
 fn all_processes_are_a_table_and_none_is_a_sentence() {
     let shared = shared(&folder("table"));
     let none = cachalot(&shared, &["status"]);

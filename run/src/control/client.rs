@@ -87,9 +87,23 @@ pub fn sleepers_in(folder: &Path) -> io::Result<Vec<Sleeper>> {
 /// Asks processes for their states, many at the same time. The answers are in the order of the
 /// processes. A process that does not answer takes two seconds.
 pub fn statuses(sleepers: &[Sleeper]) -> Vec<Result<Status, AskError>> {
+    of_each(sleepers, Sleeper::status)
+}
+
+/// Sends a request to several processes, many at the same time. The answers are in the order of the
+/// processes. Each process has the time of the request, as for [`Sleeper::ask`].
+pub fn ask_all(sleepers: &[Sleeper], request: &Request) -> Vec<Result<Status, AskError>> {
+    of_each(sleepers, |sleeper| sleeper.ask(request))
+}
+
+/// Asks processes with `question`, many at the same time.
+fn of_each(
+    sleepers: &[Sleeper],
+    question: impl Fn(&Sleeper) -> Result<Status, AskError> + Sync,
+) -> Vec<Result<Status, AskError>> {
     let ask = |some: &[Sleeper]| {
         thread::scope(|scope| {
-            let asked: Vec<_> = some.iter().map(|sleeper| scope.spawn(|| sleeper.status())).collect();
+            let asked: Vec<_> = some.iter().map(|sleeper| scope.spawn(|| question(sleeper))).collect();
             let panicked = || Err(AskError::Silent("the question panicked".to_owned()));
             asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| panicked())).collect::<Vec<_>>()
         })
@@ -133,6 +147,34 @@ pub fn find_in(folder: &Path, sought: &str) -> Result<Sleeper, FindError> {
         }
     }
     Err(FindError::Missing { sought: sought.to_owned(), known: both().map(shown).collect() })
+}
+
+/// Finds every process with a name, as [`find`] knows names, and every member of a group of this
+/// name.
+///
+/// # Errors
+/// No process has the name, or the user's folder cannot be used.
+pub fn find_all(sought: &str) -> Result<Vec<Sleeper>, FindError> {
+    find_all_in(&folder::of_user().map_err(FindError::Folder)?, sought)
+}
+
+/// Finds processes with a socket in a folder. See [`find_all`].
+///
+/// # Errors
+/// As for [`find_all`].
+pub fn find_all_in(folder: &Path, sought: &str) -> Result<Vec<Sleeper>, FindError> {
+    let sleepers = sleepers_in(folder).map_err(FindError::Folder)?;
+    let told = statuses(&sleepers);
+    let (mut found, mut known) = (Vec::new(), Vec::new());
+    for (sleeper, told) in sleepers.iter().zip(told) {
+        let is_member = told.as_ref().is_ok_and(|status| status.group.as_deref() == Some(sought));
+        let names = sleeper.names(told);
+        known.push(format!("{} ({})", names[0], sleeper.pid()));
+        if is_member || names.iter().any(|name| name == sought) {
+            found.push(sleeper.clone());
+        }
+    }
+    if found.is_empty() { Err(FindError::Missing { sought: sought.to_owned(), known }) } else { Ok(found) }
 }
 
 impl Sleeper {

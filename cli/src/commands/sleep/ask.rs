@@ -3,7 +3,7 @@
 use super::answers::{SleepLine, sentences};
 use crate::commands::table::Look;
 use crate::commands::{BAD_INPUT, DIFFERENT, end, print};
-use cachalot_run::control::client::find;
+use cachalot_run::control::client::{ask_all, find, find_all};
 use cachalot_run::control::{Action, Request};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,18 +13,19 @@ Park a process: move its memory from the GPU to the host, until the program uses
 the GPU again, or cachalot wake
 
 The process is named by its id, by the name of cachalot run --name, or by its
-program. The process must run under cachalot run, and as the same user.
-Addresses, graphs, modules, streams and events stay as they are.
+program; with --all, so are several processes, also by their group. The process
+must run under cachalot run, and as the same user. Addresses, graphs, modules, streams and events stay as they are.
 
 --json prints an object with schema, processes, failures; sizes in bytes.
 
-Exits with 0 if the process is parked, with 1 if the process refuses or does not
+Exits with 0 if every process is parked, with 1 if a process refuses or does not
 answer, and with 2 if there is no such process.";
 
 const PARK_EXAMPLES: &str = "\
 Examples:
   cachalot park server
   cachalot park 4711 --timeout 2m
+  cachalot park --all team
   cachalot park server --json";
 
 const WAKE_ABOUT: &str = "\
@@ -35,7 +36,7 @@ wakes it earlier, for example before the first request arrives.
 
 --json prints an object with schema, processes, failures; sizes in bytes.
 
-Exits with 0 if the process is awake, with 1 if the process refuses or does not
+Exits with 0 if every process is awake, with 1 if a process refuses or does not
 answer, and with 2 if there is no such process.";
 
 const WAKE_EXAMPLES: &str = "\
@@ -66,6 +67,9 @@ struct AskArgs {
     /// with ms, s, m, h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     timeout: Duration,
+    /// Every process with the name, and every member of a group of this name, at the same time
+    #[arg(long)]
+    all: bool,
     /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -94,15 +98,16 @@ pub(crate) fn wake(args: &WakeArgs) -> ExitCode {
 }
 
 fn ask(args: &AskArgs, action: Action) -> ExitCode {
-    let sleeper = match find(&args.process) {
-        Ok(sleeper) => sleeper,
+    let found = if args.all { find_all(&args.process) } else { find(&args.process).map(|sleeper| vec![sleeper]) };
+    let sleepers = match found {
+        Ok(sleepers) => sleepers,
         Err(error) => {
             complain!("{error}");
             return ExitCode::from(BAD_INPUT);
         }
     };
-    let answer = sleeper.ask(&Request::new(action, args.timeout));
-    let line = SleepLine::new(std::iter::once((&sleeper, answer)));
+    let answers = ask_all(&sleepers, &Request::new(action, args.timeout));
+    let line = SleepLine::new(sleepers.iter().zip(answers));
     let status = if line.failures.is_empty() { 0 } else { DIFFERENT };
     line.failures.iter().for_each(|failure| complain!("{}", failure.text));
     if args.json {
