@@ -30,6 +30,8 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
 c++ -std=c++20 -O1 -Wall -fPIC -shared -I ffi/torch -isystem "$site/torch/include" "${headers[@]}" "$sources/observers.cpp" \
   -o "$home/libobservers.so" -L "$site/torch/lib" -lc10_cuda -lc10
+c++ -std=c++17 -O1 -Wall -fPIC -shared -x c++ -I "$root/emulated-runtime/include" "${headers[@]}" "$sources/kernels.cu" \
+  -o "$home/kernels.so"
 export CACHALOT_RECORDER=files:0
 export CACHALOT_TEST_OBSERVERS=$home/libobservers.so
 
@@ -47,4 +49,7 @@ for config in policy:caching policy:caching,expandable_segments:True policy:stit
 done
 on_emulated test_memory test_settings test_streams test_graphs test_snapshots
 on_emulated test_surroundings
+echo "-- PyTorch $version: captured graphs that lend their memory"
+LD_LIBRARY_PATH=$home/driver LD_PRELOAD=$home/libtorch_on_emulated.so:$home/cuda/libcudart.so.13 \
+  CACHALOT_HOST_KERNELS=$home/kernels.so timeout 900 "$python" "$root/tests/pytorch/test_loans.py" || failed=1
 exit $failed
