@@ -2,6 +2,7 @@
 
 use super::pages_from;
 use crate::arena::Platform;
+use crate::arena::paging::Paging;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::Segments;
@@ -34,16 +35,19 @@ impl<P: Platform> HeapMapper<'_, P> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device, after all pages have been tried.
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let Some(turn) = self.paging.parking.try_take() else { return Ok(()) };
+        let Paging { parking, taking, .. } = self.paging;
+        // With the second turn, no request takes lent pages of the heap meanwhile.
+        let turns = parking.try_take().and_then(|turn| Some([turn, taking.try_take()?]));
+        let Some(turns) = turns else { return Ok(()) };
         // The heap may have been woken since the caller looked.
         if !self.heaps.lock(slot).asleep {
             return Ok(());
         }
         let given_up = self.take_left(slot).and(self.give_up_freed(slot));
         // No park has looked at these pages, and none will before the caller leaves the pair. So
-        // the turn can end before the wait for the device.
+        // the turns can end before the wait for the device.
         let detached = self.detach_unmappable(slot);
-        drop(turn);
+        drop(turns);
         given_up.and(self.unmap_all_detached(slot, detached))
     }
 
