@@ -3,6 +3,7 @@
 pub(crate) mod block;
 mod graphs;
 mod inspect;
+mod loans;
 mod memory;
 mod mistakes;
 pub(crate) mod parking;
@@ -74,6 +75,7 @@ const OPERATIONS: &[Operation] = &[
     (2, "group_end", Worker::group_end),
     (16, "park", Worker::park),
     (24, "wake", Worker::wake),
+    (8, "lend", Worker::lend),
     (4, "park_settings", Worker::park_settings),
     (10, "range_reserve", Worker::range_reserve),
     (30, "range_commit", Worker::range_commit),

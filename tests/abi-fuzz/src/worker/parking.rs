@@ -8,10 +8,10 @@ use crate::permitted::Situation;
 use crate::places::{Change, Domain, Kind, Rest, Stream};
 use crate::world::{Group, add};
 use cachalot::c::abi::{
-    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS, CACHALOT_PARK_DROP,
-    CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO, CACHALOT_ROUTE_THREAD,
-    CACHALOT_WAKING, cachalot_park_mode, cachalot_park_options, cachalot_park_order, cachalot_park_report,
-    cachalot_park_target, cachalot_pool, cachalot_tag_limits, cachalot_tag_report,
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_LENT, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS,
+    CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO,
+    CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_mode, cachalot_park_options, cachalot_park_order,
+    cachalot_park_report, cachalot_park_target, cachalot_pool, cachalot_tag_limits, cachalot_tag_report,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK,
@@ -64,7 +64,7 @@ impl Target {
         target
     }
 
-    fn device(&self) -> i32 {
+    pub(super) fn device(&self) -> i32 {
         match self {
             Self::Stream(stream) => stream.device as i32,
             Self::Group(group) => group.device as i32,
@@ -161,7 +161,7 @@ impl Worker {
     }
 
     /// Returns a random group.
-    fn any_group(&mut self) -> Option<Arc<Group>> {
+    pub(super) fn any_group(&mut self) -> Option<Arc<Group>> {
         let groups = self.world.groups.read();
         (!groups.is_empty()).then(|| Arc::clone(&groups[self.rng.usize(..groups.len())]))
     }
@@ -211,7 +211,7 @@ impl Worker {
     }
 
     /// Returns the situation of a call for a target.
-    fn situation_of(&self, target: &Target) -> Situation {
+    pub(super) fn situation_of(&self, target: &Target) -> Situation {
         let mut situation = self.situation();
         match target {
             Target::Stream(_) if !self.world.case.is_mapped() => situation |= Situation::ORDINARY,
@@ -321,7 +321,7 @@ impl Worker {
         }
         match report.state {
             CACHALOT_AWAKE => Rest::Awake,
-            CACHALOT_ASLEEP => Rest::Parked,
+            CACHALOT_ASLEEP | CACHALOT_LENT => Rest::Parked,
             CACHALOT_WAKING => Rest::Waking,
             other => finding::report_at("park", 0, 0, &format!("{target:?} is in state {other}")),
         }
@@ -354,6 +354,10 @@ impl Worker {
         }
         history::note(0, 0, || format!("wake {target} step {step}"));
         let (allocator, device) = (self.world.allocator, target.device());
+        if !self.bring_back(target) {
+            target.domain().set(Rest::Parked);
+            return false;
+        }
         let woken = target.to_c();
         let reply: Reply = match step {
             0 => allocator.wake_start(device, &woken),
