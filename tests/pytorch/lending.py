@@ -3,8 +3,8 @@
     python lending.py OUT [MODE...]
 
 Needs a GPU and about three minutes; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets lending.csv
-and cost.csv. Each mode is a separate process that does the same steps: the replay of one of eight graphs, each of another
-batch size, then eager work on its results. *Peak*: the most memory that the process has of the driver after the warm-up
+and cost.csv. Each mode is a separate process that does the same steps: the replay of one of eight graphs, each of
+another batch size, then eager work on its results. *Peak*: the most memory that the process has of the driver after the warm-up
 beyond what it had before the captures, in GiB. *Results*: whether every replay wrote the bytes of the first one, and
 whether these are the bytes under PyTorch's allocator.
 """
@@ -41,7 +41,8 @@ MODES = {
     "cachalot, stitched, `lend_graphs`": ("cachalot", "policy:stitched", False, "lend_graphs"),
 }
 HEAD = ["mode", "peak, GiB", "held by graphs, GiB", "ms a round", "longest, ms", "pages moved a round", "results"]
-COST_HEAD = ["settings", "page, MiB", "pages", "lend, µs", "reclaim of nothing, µs", "taken, µs a page", "reclaimed, µs a page"]
+COST_HEAD = ["settings", "page, MiB", "pages", "lend, µs", "reclaim of nothing, µs", "taken, µs a page"]
+COST_HEAD += ["reclaimed, µs a page"]
 
 
 class Program:
@@ -126,7 +127,8 @@ def child(mode: str) -> None:
         cachalot_gpu.torch.lend_graphs()
     program = Program(shares)
     torch.cuda.synchronize()
-    found: dict[str, Any] = {"graphs": used(torch) - program.before, "peak": 0, "seconds": [], "pages": 0, "equal": True}
+    graphs = used(torch) - program.before
+    found: dict[str, Any] = {"graphs": graphs, "peak": 0, "seconds": [], "pages": 0, "equal": True}
     counted = moves() if allocator == "cachalot" else 0
     for number in range(WARM_UP + ROUNDS):
         at = number * 3 % len(BATCHES)
@@ -177,15 +179,16 @@ def cost(config: str) -> None:
     with lent(graph):
         pass
     graph.replay()
-    place = _loans._place(graph)
+    place, wanted = _loans._place(graph), 2 * GIB - 64 * MIB
     found: dict[str, list[float]] = {name: [] for name in ("lend", "nothing", "taken", "reclaimed", "pages")}
     for _ in range(20):
         graph.replay()
         found["lend"].append(microseconds(torch, lambda: _loans._lend(place)))
         found["nothing"].append(microseconds(torch, lambda: _loans._reclaim(place)))
         _loans._lend(place)
-        counted, held = moves(), []
-        taken = microseconds(torch, lambda: held.append(torch.empty(2 * GIB - 64 * MIB, dtype=torch.uint8, device="cuda")))
+        held: list[Any] = []
+        counted = moves()
+        taken = microseconds(torch, lambda: held.append(torch.empty(wanted, dtype=torch.uint8, device="cuda")))
         pages = moves() - counted
         held.clear()
         reclaimed = microseconds(torch, lambda: _loans._reclaim(place))
