@@ -612,7 +612,7 @@ fn a_device_without_pages_or_without_host_memory_is_told() {
     assert_eq!(parked(without, ParkMode::Drop), Err(Error::ParkingRefused("the device has no virtual memory")));
     let short = SimulatedDevice::new(CAPACITY).with_host_memory(20 * MIB);
     assert_eq!(parked(short, ParkMode::Keep), Err(Error::NoHostMemory));
-    let text = "the memory is not parked, woken or lent: the host lacks the memory for the contents";
+    let text = "the memory is not parked or woken: the host lacks the memory for the contents";
     assert_eq!(std::format!("{}", Error::NoHostMemory), text);
 }
 
