@@ -163,6 +163,17 @@ pub struct CuMemAccessDesc {
     pub flags: CuMemAccessFlags,
 }
 
+impl CuMemAccessDesc {
+    /// Describes every access by a device.
+    #[must_use]
+    pub const fn full(device: CuDevice) -> Self {
+        Self {
+            location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: device.0 },
+            flags: CuMemAccessFlags::READ_WRITE,
+        }
+    }
+}
+
 /// Properties of physical memory to create (`CUmemAllocationProp`). Fields unknown to CUDA 11.4
 /// stay zero.
 #[derive(Clone, Copy, Debug)]
@@ -192,6 +203,11 @@ pub struct CuMemAllocationFlags {
     pub usage: u16,
     /// Reserved by the driver, always zero.
     pub reserved: [u8; 4],
+}
+
+impl CuMemAllocationFlags {
+    /// [`usage`](Self::usage) by the decompression engine (`CU_MEM_CREATE_USAGE_HW_DECOMPRESS`).
+    pub const HW_DECOMPRESS: u16 = 2;
 }
 
 impl CuMemAllocationProp {
@@ -243,6 +259,8 @@ constants! {
     CuDeviceAttribute(u32) {
         /// Number of multiprocessors of the device.
         MULTIPROCESSOR_COUNT = 16, "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT";
+        /// 1 iff the device has no memory besides that of the host.
+        INTEGRATED = 18, "CU_DEVICE_ATTRIBUTE_INTEGRATED";
         /// Number of the PCI bus that the device is attached to.
         PCI_BUS_ID = 33, "CU_DEVICE_ATTRIBUTE_PCI_BUS_ID";
         /// Number of the device on the PCI bus.
@@ -263,6 +281,8 @@ constants! {
         MEMORY_POOLS_SUPPORTED = 115, "CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED";
         /// Number of the NUMA node of the host closest to the device, or -1.
         HOST_NUMA_ID = 134, "CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID";
+        /// The algorithms of the device's decompression engine, a bit each; 0 without an engine.
+        MEM_DECOMPRESS_ALGORITHM_MASK = 136, "CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK";
         /// 1 iff memory of `cuMemCreate` can lie on a NUMA node of the host.
         HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141, "CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
         /// 1 iff memory of `cuMemCreate` can lie anywhere on the host.

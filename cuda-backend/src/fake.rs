@@ -127,6 +127,8 @@ pub(crate) struct Fake {
     pub(crate) refuse_rdma: (bool, bool),
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse memory for export.
     pub(crate) refuse_export: (bool, bool),
+    /// Whether memory for the decompression engine is refused when it is created.
+    pub(crate) refuse_engine: bool,
 }
 
 thread_local! {
@@ -185,6 +187,7 @@ impl Fake {
             granularity: 2 << 20,
             refuse_rdma: (false, false),
             refuse_export: (false, false),
+            refuse_engine: false,
         }
     }
 
@@ -414,15 +417,20 @@ extern "C" fn read(to: *mut c_void, from: u64, bytes: usize) -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Returns whether memory is requested for direct access from the bus, and for export.
-fn uses(properties: *const CuMemAllocationProp) -> (bool, bool) {
+/// Returns whether memory is requested for direct access from the bus, for export, and for the
+/// decompression engine.
+fn uses(properties: *const CuMemAllocationProp) -> [bool; 3] {
     // SAFETY: as for `answer`.
     let properties = unsafe { properties.read() };
-    (properties.flags.gpu_direct_rdma_capable == 1, properties.requested_handle_types == CuMemHandleType::POSIX_FD)
+    [
+        properties.flags.gpu_direct_rdma_capable == 1,
+        properties.requested_handle_types == CuMemHandleType::POSIX_FD,
+        properties.flags.usage == CuMemAllocationFlags::HW_DECOMPRESS,
+    ]
 }
 extern "C" fn granularity(out: *mut usize, properties: *const CuMemAllocationProp, _option: CuGranularity) -> CuResult {
     in_context("cuMemGetAllocationGranularity", |fake| {
-        let (rdma, export) = uses(properties);
+        let [rdma, export, _] = uses(properties);
         let refused = rdma && fake.refuse_rdma.0 || export && fake.refuse_export.0;
         let _ = answer(out, fake.granularity);
         if refused { CuResult::NOT_SUPPORTED } else { CuResult::SUCCESS }
@@ -445,8 +453,8 @@ extern "C" fn create(
     _flags: u64,
 ) -> CuResult {
     in_context("cuMemCreate", |fake| {
-        let (rdma, export) = uses(properties);
-        if rdma && fake.refuse_rdma.1 || export && fake.refuse_export.1 {
+        let [rdma, export, engine] = uses(properties);
+        if rdma && fake.refuse_rdma.1 || export && fake.refuse_export.1 || engine && fake.refuse_engine {
             return CuResult::NOT_SUPPORTED;
         }
         let fresh = fake.fresh() as u64;

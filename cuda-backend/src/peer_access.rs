@@ -6,7 +6,7 @@
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType};
+use crate::driver::types::{CuDevice, CuMemAccessDesc};
 use cachalot_core::{DevicePtr, DeviceResult};
 use core::ffi::c_int;
 use std::sync::PoisonError;
@@ -87,11 +87,8 @@ impl CudaDevice {
 
     /// Opens a mapped range to the device and to `peers`. The context is entered.
     fn open_range(&self, at: u64, bytes: u64, peers: &[CuDevice]) -> DeviceResult<()> {
-        let describe = |device: &CuDevice| CuMemAccessDesc {
-            location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: device.0 },
-            flags: CuMemAccessFlags::READ_WRITE,
-        };
-        let everyone: Vec<_> = core::iter::once(&self.device).chain(peers).map(describe).collect();
+        let everyone: Vec<_> =
+            core::iter::once(&self.device).chain(peers).map(|&device| CuMemAccessDesc::full(device)).collect();
         // SAFETY: the descriptors outlive the call, which reads `everyone.len()` descriptors.
         self.context
             .check(unsafe { self.driver().mem_set_access(at, bytes as usize, everyone.as_ptr(), everyone.len()) })

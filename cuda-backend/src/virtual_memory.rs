@@ -16,18 +16,23 @@ impl CudaDevice {
     /// Returns whether physical memory is created in a form that other devices on the bus, such as
     /// network adapters, can access directly.
     pub fn is_rdma_capable(&self) -> bool {
-        self.uses().rdma
+        self.uses().include(Uses::RDMA)
     }
 
     /// Returns whether physical memory is created in a form that can be exported to other
     /// processes.
     pub fn can_export(&self) -> bool {
-        self.uses().export
+        self.uses().include(Uses::EXPORT)
+    }
+
+    /// Returns whether the device's decompression engine can read and write physical memory.
+    pub fn serves_decompression(&self) -> bool {
+        self.uses().include(Uses::DECOMPRESSION)
     }
 
     /// Returns the uses for which physical memory is created.
     fn uses(&self) -> Uses {
-        self.virtual_part().map_or(Uses { rdma: false, export: false }, Virtual::uses)
+        self.virtual_part().map_or(Uses::default(), Virtual::uses)
     }
 
     /// Creates physical memory with the given properties.
@@ -63,15 +68,15 @@ impl VirtualMemory for CudaDevice {
         })
     }
 
-    /// Creates physical memory for direct access from the bus and for export. If the driver refuses
-    /// one or both, creates memory without them, now and in all later calls.
+    /// Creates physical memory for all uses that the device reports. If the driver refuses some of
+    /// them, creates memory without these, now and in all later calls.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
         let wanted = self.uses();
         let mut made = Err(CuResult::NOT_SUPPORTED.error());
         for uses in wanted.or_fewer() {
-            made = self.create_physical(bytes, CuMemAllocationProp::on_device(self.device.0, uses.rdma, uses.export));
+            made = self.create_physical(bytes, uses.on_device(self.device));
             if made.is_err_and(|error| refused.contains(&error)) {
                 continue;
             }

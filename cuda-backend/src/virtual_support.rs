@@ -1,14 +1,14 @@
-//! The support of a device for virtual memory: granularity, direct access by network adapters, and
-//! export to other processes.
+//! The support of a device for virtual memory: granularity, and the uses for which memory is created.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::driver::types::{
-    CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp, CuMemLocation, CuMemLocationType,
+    CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationFlags, CuMemAllocationProp, CuMemLocation,
+    CuMemLocationType,
 };
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// The properties of a device's virtual memory.
@@ -16,10 +16,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 pub(crate) struct Virtual {
     /// The granularity of mappings, in bytes; a power of two.
     pub(crate) granularity: u64,
-    /// Whether physical memory is created for direct access by devices on the bus.
-    rdma: AtomicBool,
-    /// Whether physical memory is created for export to other processes.
-    export: AtomicBool,
+    /// The uses for which physical memory is created: the bits of a [`Uses`].
+    uses: AtomicU8,
     /// Where physical memory of the host is created: on the NUMA node closest to the device, or
     /// anywhere. `None` if the device cannot map memory of the host.
     pub(crate) host: Option<CuMemLocation>,
@@ -27,22 +25,48 @@ pub(crate) struct Virtual {
     pub(crate) mappings: Turn,
 }
 
-/// The requested uses of new physical memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Uses {
-    /// Direct access by devices on the bus.
-    pub(crate) rdma: bool,
-    /// Export to processes.
-    pub(crate) export: bool,
-}
+/// Uses of physical memory that are asked for when it is created, a bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Uses(u8);
 
 impl Uses {
+    /// Direct access by devices on the bus.
+    pub(crate) const RDMA: Self = Self(1);
+    /// Export to processes.
+    pub(crate) const EXPORT: Self = Self(2);
+    /// Work of the device's decompression engine, which reads and writes no other memory of
+    /// `cuMemCreate`. All memory of `cuMemAlloc` serves the engine.
+    pub(crate) const DECOMPRESSION: Self = Self(4);
+
+    /// Returns the uses of both.
+    fn with(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+
+    /// Returns `self` if a condition holds, and no use otherwise.
+    fn only_if(self, condition: bool) -> Self {
+        if condition { self } else { Self::default() }
+    }
+
+    /// Returns whether all uses of `other` are among these.
+    pub(crate) fn include(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
     /// Iterates over all requested uses, and then over fewer, because a device may report a use and
     /// then refuse it.
     pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
-        let choices = [(true, true), (false, true), (true, false), (false, false)];
-        let choices = choices.into_iter().map(|(rdma, export)| Self { rdma, export });
-        choices.filter(move |uses| uses.rdma <= self.rdma && uses.export <= self.export)
+        (0..8).map(Self).filter(move |&dropped| self.include(dropped)).map(move |dropped| Self(self.0 & !dropped.0))
+    }
+
+    /// Describes memory of a device for these uses.
+    pub(crate) fn on_device(self, device: CuDevice) -> CuMemAllocationProp {
+        let mut properties =
+            CuMemAllocationProp::on_device(device.0, self.include(Self::RDMA), self.include(Self::EXPORT));
+        if self.include(Self::DECOMPRESSION) {
+            properties.flags.usage = CuMemAllocationFlags::HW_DECOMPRESS;
+        }
+        properties
     }
 }
 
@@ -91,13 +115,14 @@ impl Virtual {
         if !complete || !has(context, device, CuDeviceAttribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
             return Ok(None);
         }
-        let uses = Uses {
-            rdma: has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
-            export: driver.mem_export.is_some()
-                && has(context, device, CuDeviceAttribute::HANDLE_TYPE_POSIX_FD_SUPPORTED)?,
-        };
-        for Uses { rdma, export } in uses.or_fewer() {
-            let properties = CuMemAllocationProp::on_device(device.0, rdma, export);
+        let rdma = has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
+        let export =
+            driver.mem_export.is_some() && has(context, device, CuDeviceAttribute::HANDLE_TYPE_POSIX_FD_SUPPORTED)?;
+        let algorithms = value_of(context, device, CuDeviceAttribute::MEM_DECOMPRESS_ALGORITHM_MASK)?;
+        let uses = Uses::RDMA.only_if(rdma).with(Uses::EXPORT.only_if(export));
+        let uses = uses.with(Uses::DECOMPRESSION.only_if(algorithms.is_some_and(|mask| mask > 0)));
+        for uses in uses.or_fewer() {
+            let properties = uses.on_device(device);
             let mut granularity = 0;
             // SAFETY: both variables outlive the call, which reads `properties` and writes one
             // integer to `granularity`.
@@ -111,8 +136,7 @@ impl Virtual {
             if code.is_success() && granularity.is_power_of_two() {
                 return Ok(Some(Self {
                     granularity: granularity as u64,
-                    rdma: AtomicBool::new(rdma),
-                    export: AtomicBool::new(export),
+                    uses: AtomicU8::new(uses.0),
                     host: host_of(context, device)?,
                     mappings: Turn::default(),
                 }));
@@ -124,13 +148,12 @@ impl Virtual {
 
     /// Returns the uses for which physical memory is created.
     pub(crate) fn uses(&self) -> Uses {
-        Uses { rdma: self.rdma.load(Ordering::Relaxed), export: self.export.load(Ordering::Relaxed) }
+        Uses(self.uses.load(Ordering::Relaxed))
     }
 
     /// Sets the uses for which physical memory is created from now on.
     pub(crate) fn set_uses(&self, uses: Uses) {
-        self.rdma.store(uses.rdma, Ordering::Relaxed);
-        self.export.store(uses.export, Ordering::Relaxed);
+        self.uses.store(uses.0, Ordering::Relaxed);
     }
 }
 
@@ -170,12 +193,19 @@ mod tests {
 
     #[test]
     fn fewer_uses_are_asked_for_one_by_one() {
-        let fewer = |rdma, export| -> Vec<_> {
-            Uses { rdma, export }.or_fewer().map(|Uses { rdma, export }| (rdma, export)).collect()
-        };
-        assert_eq!(fewer(true, true), [(true, true), (false, true), (true, false), (false, false)]);
-        assert_eq!(fewer(false, true), [(false, true), (false, false)]);
-        assert_eq!(fewer(true, false), [(true, false), (false, false)]);
-        assert_eq!(fewer(false, false), [(false, false)]);
+        let fewer = |of: Uses| -> Vec<_> { of.or_fewer().map(|Uses(bits)| bits).collect() };
+        let (rdma, export, engine) = (Uses::RDMA, Uses::EXPORT, Uses::DECOMPRESSION);
+        assert_eq!(fewer(rdma.with(export)), [3, 2, 1, 0], "direct access goes first");
+        assert_eq!(fewer(export), [2, 0]);
+        assert_eq!(fewer(rdma), [1, 0]);
+        assert_eq!(fewer(Uses::default()), [0]);
+        assert_eq!(fewer(rdma.with(export).with(engine)), [7, 6, 5, 4, 3, 2, 1, 0], "the engine goes last");
+    }
+
+    #[test]
+    fn only_memory_for_the_engine_says_so() {
+        let usage = |uses: Uses| uses.on_device(CuDevice(0)).flags.usage;
+        assert_eq!(usage(Uses::DECOMPRESSION.with(Uses::RDMA)), CuMemAllocationFlags::HW_DECOMPRESS);
+        assert_eq!(usage(Uses::RDMA.with(Uses::EXPORT)), 0);
     }
 }

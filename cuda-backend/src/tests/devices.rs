@@ -162,3 +162,19 @@ fn a_use_of_memory_is_given_up_only_for_memory_that_was_made_without() {
         assert!(!device.is_rdma_capable() && device.can_export(), "{refused}");
     }
 }
+
+#[test]
+fn memory_for_a_decompression_engine_is_created_until_refused() {
+    let opened = |algorithms| {
+        let driver = fake::driver();
+        fake::with(|fake| fake.attributes.extend([(136, algorithms)]));
+        CudaDevice::open(driver, 0).expect("opens")
+    };
+    assert!(!opened(0).serves_decompression());
+    let device = opened(7);
+    assert!(device.serves_decompression() && device.create(2 << 20).is_ok());
+    fake::with(|fake| fake.refuse_engine = true);
+    let made = calls(|| assert!(device.create(2 << 20).is_ok()));
+    assert!(made.iter().filter(|name| **name == "cuMemCreate").count() > 1);
+    assert!(!device.serves_decompression() && device.is_rdma_capable() && device.can_export());
+}
