@@ -75,6 +75,10 @@ impl CudaDevice {
 }
 
 impl Contents for CudaDevice {
+    fn lie_elsewhere(&self) -> bool {
+        !self.shares_host_memory || self.store.keeps_in_files()
+    }
+
     fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
         self.store.prepare(&self.context, bytes, largest, self.numa_node_of_gpu())
     }

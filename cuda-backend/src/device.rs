@@ -8,13 +8,14 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
 use crate::handle::Handle;
+use crate::host_memory;
 use crate::own_stream::OwnStream;
 use crate::peers::Peers;
 use crate::spare_events::SpareEvents;
 use crate::stand_ins::StandIns;
 use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
-use crate::virtual_support::Virtual;
+use crate::virtual_support::{Virtual, has};
 use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
     PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
@@ -62,6 +63,8 @@ pub struct CudaDevice {
     pub(crate) device: CuDevice,
     /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
+    /// Whether the device has no memory besides that of the host.
+    pub(crate) shares_host_memory: bool,
     /// Whether the device retains the primary context, and `close` must release it.
     retained: AtomicBool,
     /// Whether bytes may be kept for the device, and `close` must free them.
@@ -122,15 +125,16 @@ impl CudaDevice {
             None => (retain(driver, device)?, true),
         };
         let context = Arc::new(Context::identified(driver, handle));
-        let prepared = Self::prepare(&context, device).and_then(|virtual_memory| {
+        let prepared = Self::prepare(&context, device).and_then(|parts| {
             let wants_bytes = options.identity == StreamIdentity::Asked;
-            begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| virtual_memory)
+            begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| parts)
         });
         match prepared {
-            Ok(virtual_memory) => Ok(Self {
+            Ok((shares_host_memory, virtual_memory)) => Ok(Self {
                 context,
                 device,
                 uuid: driver.uuid(device),
+                shares_host_memory,
                 retained: AtomicBool::new(retained),
                 has_bytes: AtomicBool::new(true),
                 wants_bytes: AtomicBool::new(options.identity != StreamIdentity::Unreported),
@@ -171,8 +175,9 @@ impl CudaDevice {
         }
     }
 
-    /// Checks that the context belongs to the device, and queries the device's virtual memory.
-    fn prepare(context: &Context, device: CuDevice) -> DeviceResult<Option<Virtual>> {
+    /// Checks that the context belongs to the device. Returns whether the device shares the host's
+    /// memory, and the device's virtual memory.
+    fn prepare(context: &Context, device: CuDevice) -> DeviceResult<(bool, Option<Virtual>)> {
         let _scope = context.enter()?;
         let driver = context.driver();
         if driver.ctx_get_device.is_some() {
@@ -183,7 +188,8 @@ impl CudaDevice {
                 return Err(CuResult::INVALID_CONTEXT.error());
             }
         }
-        Virtual::of(context, device)
+        let shares_host_memory = has(context, device, CuDeviceAttribute::INTEGRATED)?;
+        Virtual::of(context, device, shares_host_memory).map(|virtual_memory| (shares_host_memory, virtual_memory))
     }
 
     /// Releases the primary context, if the device has retained it. Afterwards every method fails
@@ -425,13 +431,22 @@ impl Segments for CudaDevice {
         Ok(base)
     }
 
+    /// Returns what the driver reports. If the device shares the host's memory, the free memory is
+    /// what the system has [available](host_memory::available): there the driver counts the
+    /// contents of files as used, although the system drops them when memory is needed (GB10).
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         let (mut free, mut total) = (0, 0);
         self.context.call(|driver| {
             // SAFETY: both variables outlive the call, which writes one integer to each.
             unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
         })?;
-        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+        let (free, total) = (free as u64, total as u64);
+        let available = if self.shares_host_memory { host_memory::available() } else { None };
+        Ok(MemoryInfo { free: available.unwrap_or(free).min(total), total })
+    }
+
+    fn shares_host_memory(&self) -> bool {
+        self.shares_host_memory
     }
 
     /// Returns the bytes of device memory used by the process, from the driver's management

@@ -141,6 +141,10 @@ impl Segments for HostDevice {
         host_memory::of_process()
     }
 
+    fn shares_host_memory(&self) -> bool {
+        true
+    }
+
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }
@@ -180,6 +184,10 @@ impl Segments for HostDevice {
 const NOT_PARKED: CuResult = CuResult::NOT_SUPPORTED;
 
 impl Contents for HostDevice {
+    fn lie_elsewhere(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _: u64, _: u64) -> DeviceResult<()> {
         Err(NOT_PARKED.error())
     }

@@ -9,7 +9,8 @@ use crate::host_claims::Claim;
 use core::ffi::{c_int, c_void};
 use core::num::NonZero;
 use core::ptr::NonNull;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::thread::Builder;
 
 /// The granularity of mappings in bytes.
@@ -206,7 +207,7 @@ fn touch_piece(start: usize, length: usize) -> bool {
 /// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. Returns
 /// `None` if the system has only one node, or does not report it.
 pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
-    node_in(Path::new("/sys"), bus_id)
+    node_in(&in_system("sys"), bus_id)
 }
 
 /// Returns the NUMA node as [`node_of`] does, from the system's files in a folder.
@@ -222,17 +223,32 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
     read(system.join("bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
 }
 
+/// Returns a place among the system's files. `CACHALOT_SYSTEM` names a folder that stands for `/`,
+/// in containers that mount the system's files elsewhere, and in tests.
+pub(crate) fn in_system(path: &str) -> PathBuf {
+    static ROOT: LazyLock<PathBuf> =
+        LazyLock::new(|| std::env::var_os("CACHALOT_SYSTEM").map_or_else(|| PathBuf::from("/"), PathBuf::from));
+    ROOT.join(path)
+}
+
 /// Returns the memory of the system and the part that a program can still get, in bytes. Within a
 /// control group with a limit, these are at most those of the group. Returns `None` if the system
 /// does not report them. Calls no driver.
 pub fn of_system() -> Option<(u64, u64)> {
-    let text = read("/proc/meminfo")?;
+    let text = read(in_system("proc/meminfo"))?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);
-    let groups = read("/proc/self/cgroup").unwrap_or_default();
-    for (most, free) in of_groups(&groups, Path::new("/sys/fs/cgroup")) {
+    let groups = read(in_system("proc/self/cgroup")).unwrap_or_default();
+    for (most, free) in of_groups(&groups, &in_system("sys/fs/cgroup")) {
         memory = (memory.0.min(most), memory.1.min(free));
     }
     Some(memory)
+}
+
+/// Returns the bytes that the system can give to new memory, without the limits of control groups,
+/// which do not count the memory of devices. The contents of files that the system can drop are
+/// among them. Returns `None` if the system does not report them. Calls no driver.
+pub fn available() -> Option<u64> {
+    entry(&read(in_system("proc/meminfo"))?, "MemAvailable:").map(|kib| kib << 10)
 }
 
 /// A hierarchy of control groups: the names of its files for the limit and the use, and of the

@@ -288,6 +288,11 @@ impl Store {
         self.lock().folder = folder.map(|path| Arc::new(ContentsFolder::new(path)));
     }
 
+    /// Returns whether later saves go to files.
+    pub(crate) fn keeps_in_files(&self) -> bool {
+        self.lock().folder.is_some()
+    }
+
     /// Returns the last error of a file since the last call or the last park.
     pub(crate) fn take_file_error(&self) -> Option<io::Error> {
         self.copies.files.jobs.take_error()

@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::driver::types::{
-    CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationFlags, CuMemAllocationProp, CuMemLocation,
-    CuMemLocationType,
+    CuDevice, CuDeviceAttribute, CuGranularity, CuMemAccessDesc, CuMemAllocationFlags, CuMemAllocationProp,
+    CuMemHandle, CuMemLocation, CuMemLocationType,
 };
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
@@ -99,10 +99,14 @@ impl Virtual {
     /// Queries the virtual memory of a device. Returns `None` if the device has none, or if the
     /// driver does not have an entry point for it. The caller has entered the context.
     ///
+    /// A device that shares the host's memory maps a page first, because such a device may report
+    /// virtual memory and then refuse all of it (Jetson boards: `cuMemCreate` is out of memory at
+    /// the first page). Pages of the host would be pages of the same memory, so it has none.
+    ///
     /// # Errors
     /// Only sticky errors. If the driver refuses a query, the device counts as one without virtual
     /// memory.
-    pub(crate) fn of(context: &Context, device: CuDevice) -> DeviceResult<Option<Self>> {
+    pub(crate) fn of(context: &Context, device: CuDevice, shares_host_memory: bool) -> DeviceResult<Option<Self>> {
         let driver = context.driver();
         let complete = driver.mem_get_allocation_granularity.is_some()
             && driver.mem_address_reserve.is_some()
@@ -134,10 +138,13 @@ impl Virtual {
                 )
             };
             if code.is_success() && granularity.is_power_of_two() {
+                if shares_host_memory && !maps_a_page(context, device, granularity)? {
+                    return Ok(None);
+                }
                 return Ok(Some(Self {
                     granularity: granularity as u64,
                     uses: AtomicU8::new(uses.0),
-                    host: host_of(context, device)?,
+                    host: if shares_host_memory { None } else { host_of(context, device)? },
                     mappings: Turn::default(),
                 }));
             }
@@ -157,6 +164,39 @@ impl Virtual {
     }
 }
 
+/// Returns whether the driver creates and maps a page of the device, which is given back again.
+fn maps_a_page(context: &Context, device: CuDevice, bytes: usize) -> DeviceResult<bool> {
+    let driver = context.driver();
+    let (mut at, mut handle) = (0, CuMemHandle::default());
+    let (properties, access) = (Uses::default().on_device(device), CuMemAccessDesc::full(device));
+    // SAFETY: `at` outlives the call, which writes one address to it.
+    let reserved = unsafe { driver.mem_address_reserve(&raw mut at, bytes, 0, 0, 0) };
+    if !reserved.is_success() {
+        return stop_if_sticky(context, reserved).map(|()| false);
+    }
+    // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to
+    // `handle`.
+    let mut code = unsafe { driver.mem_create(&raw mut handle, bytes, &raw const properties, 0) };
+    if code.is_success() {
+        // SAFETY: takes no host pointers; the addresses and the page are new.
+        code = unsafe { driver.mem_map(at, bytes, 0, handle, 0) };
+        if code.is_success() {
+            // SAFETY: `access` outlives the call, which reads one description.
+            code = unsafe { driver.mem_set_access(at, bytes, &raw const access, 1) };
+            // SAFETY: takes no host pointers; the page was mapped above, and no work uses it.
+            let unmapped = unsafe { driver.mem_unmap(at, bytes) };
+            code = if code.is_success() { unmapped } else { code };
+        }
+        // SAFETY: takes no host pointers; the handle was created above.
+        let released = unsafe { driver.mem_release(handle) };
+        code = if code.is_success() { released } else { code };
+    }
+    // SAFETY: takes no host pointers; the addresses were reserved above.
+    let freed = unsafe { driver.mem_address_free(at, bytes) };
+    code = if code.is_success() { freed } else { code };
+    stop_if_sticky(context, code).map(|()| code.is_success())
+}
+
 /// Returns where physical memory of the host is created for a device.
 fn host_of(context: &Context, device: CuDevice) -> DeviceResult<Option<CuMemLocation>> {
     if has(context, device, CuDeviceAttribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
@@ -169,7 +209,7 @@ fn host_of(context: &Context, device: CuDevice) -> DeviceResult<Option<CuMemLoca
 }
 
 /// Returns whether an attribute of the device is 1. If the query is refused, it counts as 0.
-fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
+pub(crate) fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
     Ok(value_of(context, device, attribute)? == Some(1))
 }
 

@@ -251,8 +251,8 @@ fn a_device_without_virtual_memory_is_named_once_under_the_stitched_policy() {
     let warned = said(emulated(&program).env("CACHALOT_EMU_ATTRIBUTES", r#"{"102": 0}"#));
     let line = |device| {
         format!(
-            "cachalot: device {device} has no virtual memory, which policy:stitched needs: \
-             blocks are placed as by policy:caching\n"
+            "cachalot: device {device} has no virtual memory, which policy:stitched and expandable_segments:True \
+             need: blocks are placed as by policy:caching without them\n"
         )
     };
     assert_eq!(warned, line(0) + &line(1));
@@ -425,6 +425,38 @@ fn what_a_device_has_no_memory_for_lies_on_the_host() {
     let mut command = emulated(&program);
     command.env("CACHALOT_EMU_MEMORY", (256 << 20).to_string());
     without_leaks(command.arg("expandable_segments:True,spill:2.0"), "spill");
+}
+
+/// The driver counts 512 MiB of files as used, as that of a GB10 does, and the system says that 800
+/// MiB can be had.
+#[test]
+fn a_device_that_shares_the_hosts_memory_says_what_the_system_has() {
+    let Some(program) = program("one_memory") else { return };
+    let system = scratch("one_memory");
+    let file = system.join("proc/meminfo");
+    std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+    std::fs::write(file, "MemTotal: 1048576 kB\nMemFree: 307200 kB\nMemAvailable: 819200 kB\n").expect("written");
+    let run = |attributes: &str, plan: &str| {
+        let mut command = emulated(&program);
+        command.env("CACHALOT_SYSTEM", &system).env("CACHALOT_EMU_FILE_BYTES", (512 << 20).to_string());
+        command.env("CACHALOT_EMU_ATTRIBUTES", attributes).env("CACHALOT_EMU_PLAN", plan);
+        let output = output(command.arg("expandable_segments:True")).expect("it was just built");
+        assert!(output.status.success(), "{command:?}\n{}\n{}", output.status, printed(&output));
+        printed(&output)
+    };
+    let own = run("{}", "[]");
+    assert!(own.contains(" 1022 MiB free of 1 GiB. ") && !own.contains("that of the host"), "{own}");
+    assert!(own.ends_with("\nparked\nparked\n"), "{own}");
+    let shared = run(r#"{"18":1}"#, "[]");
+    let says = |text: &str, said: &str| assert!(text.contains(said), "{text}");
+    says(&shared, " 800 MiB free of 1 GiB. ");
+    says(&shared, "Its memory is that of the host: ");
+    says(&shared, "the device and the host have one memory, so only files would keep contents elsewhere\nparked\n");
+    // A Jetson board reports virtual memory, and refuses every page: blocks are in segments.
+    let refused = run(r#"{"18":1}"#, r#"[{"fn": "cuMemCreate", "code": 2}]"#);
+    says(&refused, " 800 MiB free of 1 GiB. ");
+    says(&refused, "device 0 has no virtual memory, which ");
+    std::fs::remove_dir_all(system).expect("removed");
 }
 
 /// On simulated devices and on the emulated driver, in the time of the clock.

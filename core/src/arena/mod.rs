@@ -300,7 +300,7 @@ impl<P: Platform> Arena<P> {
         }
         if self.driver.finds_virtual_memory() {
             self.apply_config();
-        } else if self.settings.policy().traits().moves_pages && self.driver.misses_virtual_memory() {
+        } else if self.settings.uses_pages(PoolMemory::Plain) && self.driver.misses_virtual_memory() {
             self.driver.device().on_missing_virtual_memory();
         }
     }

@@ -45,6 +45,7 @@ impl<P: Platform> Arena<P> {
             device: DeviceIndex(self.number()),
             memory,
             process: self.driver.device().process_use(),
+            shares_host_memory: self.driver.device().shares_host_memory(),
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),

@@ -30,6 +30,10 @@ device_trait! {
     /// returns the wrapper.
     pub trait ForwardContents, to crate::device::inner_contents;
 
+    /// Returns whether contents that are saved from now on lie outside of the device's memory. If
+    /// not, memory is not parked, because saving its contents would take as much as it frees.
+    fn lie_elsewhere(&self) -> bool = false;
+
     /// Prepares to save `bytes` more, in parts of at most `largest` bytes. This obtains host
     /// memory, which is kept for the saves that follow until [`end_saves`](Self::end_saves). The
     /// allocator prepares for one park of a device at a time.

@@ -24,6 +24,8 @@ pub struct OutOfMemory {
     pub device: DeviceIndex,
     /// The total and free memory of the device; 0 if the device did not report it.
     pub memory: MemoryInfo,
+    /// Whether the device has no memory besides that of the host.
+    pub shares_host_memory: bool,
     /// The device memory that this process uses, if the device reports it.
     pub process: Option<u64>,
     /// The limit on memory reserved from the device, if any.
@@ -359,7 +361,16 @@ impl OutOfMemory {
             }
             _ if self.supplied => write!(f, " The pool's own allocator would not give {}.", size(self.segment)),
             _ => match self.address_lack {
-                AddressLack::None => write!(f, " The device would not give {} more.", size(self.segment)),
+                AddressLack::None => {
+                    write!(f, " The device would not give {} more.", size(self.segment))?;
+                    if self.shares_host_memory {
+                        f.write_str(
+                            " Its memory is that of the host: other programs take it, too, and what counts as free \
+                             includes the contents of files, which the system drops when memory is needed.",
+                        )?;
+                    }
+                    Ok(())
+                }
                 AddressLack::Refused => write!(
                     f,
                     " Addresses ran out, and not memory: the device would not reserve {} more of them. The allocator has \
@@ -447,6 +458,7 @@ pub(crate) mod tests {
             segment: 100 * MIB,
             device: DeviceIndex(0),
             memory: MemoryInfo { free: 24 * MIB, total: 1024 * MIB },
+            shares_host_memory: false,
             process: None,
             limit: None,
             allocated: 1000 * MIB,
@@ -483,6 +495,15 @@ pub(crate) mod tests {
              The request of 100 MiB needs a block of 100 MiB; the largest free block of its stream and pool has \
              0 bytes. The device would not give 100 MiB more."
         );
+    }
+
+    #[test]
+    fn a_device_with_the_hosts_memory_says_who_else_takes_it() {
+        const HOST: &str = " Its memory is that of the host";
+        assert!(text(|report| report.shares_host_memory = true).contains(HOST));
+        assert!(report(|report| report.shares_host_memory = true).in_words_of_pytorch().to_string().contains(HOST));
+        let limited = |report: &mut OutOfMemory| (report.shares_host_memory, report.limit) = (true, Some(1000 * MIB));
+        assert!(!text(limited).contains(HOST), "the limit has refused the memory");
     }
 
     #[test]

@@ -42,6 +42,11 @@ device_trait! {
     /// the device cannot say. Appears in out-of-memory reports.
     fn process_use(&self) -> Option<u64> = None;
 
+    /// Returns whether the device has no memory besides that of the host, which every program and
+    /// the contents of files take as well. Appears in out-of-memory reports. Must not call the
+    /// driver.
+    fn shares_host_memory(&self) -> bool = false;
+
     /// Returns the UUID of the GPU, with its bytes in the order in which they are printed. `None`
     /// if the memory is not on a GPU, or the device cannot say. Appears in metrics. Must not call
     /// the driver.

@@ -8,6 +8,7 @@ mod failures;
 mod files;
 mod host;
 mod memory;
+mod shared_memory;
 mod store;
 mod streams;
 mod threads;

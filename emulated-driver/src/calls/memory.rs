@@ -1,6 +1,7 @@
 //! Device memory: `cuMemAlloc`, `cuMemFree`, and questions about memory.
 
 use crate::call::Call;
+use crate::state::devices::{self, INTEGRATED};
 use crate::state::driver::State;
 use crate::state::{contexts, physical, pools, regions};
 use crate::tables::memory::Source;
@@ -130,7 +131,11 @@ fn range_of(state: &State, address: u64) -> Answer<(u64, u64)> {
 pub(crate) fn cuMemGetInfo_v2(call: &mut Call, free: Out<usize>, total: Out<usize>) -> Answer<()> {
     let index = contexts::device_of(&call.state, call.context)?;
     physical::collect(&mut call.state);
-    let (free_bytes, total_bytes) = call.state.devices[index].info();
+    let (mut free_bytes, total_bytes) = call.state.devices[index].info();
+    if devices::attribute(&call.state, INTEGRATED, index as i32)? != 0 {
+        // A GB10's free memory is the system's `MemFree`, and not its `MemAvailable`.
+        free_bytes = free_bytes.saturating_sub(call.state.config.file_bytes);
+    }
     call.give(free, free_bytes as usize);
     call.give(total, total_bytes as usize);
     Ok(())

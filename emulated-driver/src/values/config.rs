@@ -34,6 +34,9 @@ pub(crate) struct Config {
     pub(crate) memory_bytes: u64,
     /// `CACHALOT_EMU_HOST_MEMORY`: bytes of the host that `cuMemCreate` can give to devices.
     pub(crate) host_bytes: u64,
+    /// `CACHALOT_EMU_FILE_BYTES`: bytes of the host's memory with the contents of files, which the
+    /// driver of a device without other memory counts as used, and gives to whoever wants them.
+    pub(crate) file_bytes: u64,
     /// `CACHALOT_EMU_CONTEXT_BYTES` and `CACHALOT_EMU_MODULE_BYTES`: device memory of each context
     /// and each module, in no call of the program.
     pub(crate) context_bytes: u64,
@@ -99,6 +102,7 @@ impl Config {
         Self {
             memory_bytes: number("MEMORY", MEMORY),
             host_bytes: number("HOST_MEMORY", 4 << 30),
+            file_bytes: number("FILE_BYTES", 0),
             context_bytes: number("CONTEXT_BYTES", 0),
             module_bytes: number("MODULE_BYTES", 0),
             devices: number("DEVICES", DEVICES) as usize,

@@ -356,7 +356,8 @@ impl Host for Device {
 
     fn on_missing_virtual_memory(&self) {
         log::warning(format_args!(
-            "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
+            "device {} has no virtual memory, which policy:stitched and expandable_segments:True need: blocks are \
+             placed as by policy:caching without them",
             self.number
         ));
     }

@@ -10,7 +10,7 @@ use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
 use crate::sleep::{AwakeGuard, Body, PhaseGuard, other_threads};
-use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
+use cachalot_core::{Contents, Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
 use std::io;
@@ -401,6 +401,10 @@ fn add_need(needs: &mut Vec<(Arc<DeviceCharge>, u64)>, charge: &Arc<DeviceCharge
 /// # Errors
 /// The first reason. A part of the memory may be parked then.
 fn park_all(process: &Process) -> Result<(), ControlRefusal> {
+    if process.contexts.all().iter().any(|served| !served.device().cuda().lie_elsewhere()) {
+        let reason = "the device and the host have one memory: `--park-to FOLDER` parks to files".to_owned();
+        return Err(ControlRefusal::new(RefusalKind::Unsupported, reason));
+    }
     for served in process.contexts.all() {
         // The work before every free is complete: freed blocks need no contents.
         served.device().advance(process.frees.reached());

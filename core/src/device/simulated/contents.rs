@@ -141,6 +141,10 @@ impl SimulatedDevice {
 }
 
 impl Contents for SimulatedDevice {
+    fn lie_elsewhere(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::Prepare, bytes)?;

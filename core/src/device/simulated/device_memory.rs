@@ -45,6 +45,10 @@ impl Segments for SimulatedDevice {
         None
     }
 
+    fn shares_host_memory(&self) -> bool {
+        false
+    }
+
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }

@@ -215,6 +215,11 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(());
         }
         let contents = self.contents()?;
+        if !contents.lie_elsewhere() {
+            return Err(Error::ParkingRefused(
+                "the device and the host have one memory, so only files would keep contents elsewhere",
+            ));
+        }
         self.mapper.driver.call(|_| contents.prepare(bytes, largest)).map_err(unkept)
     }
 
