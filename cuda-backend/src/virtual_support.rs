@@ -1,4 +1,5 @@
-//! The support of a device for virtual memory: granularity, and the uses for which memory is created.
+//! The support of a device for virtual memory: granularity, and the uses for which memory is
+//! created.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
