@@ -4,6 +4,7 @@ use crate::capture_marks::CaptureMarks;
 use crate::clock;
 use crate::context::Context;
 use crate::context_wait::{begin_bytes, end_bytes, keep_bytes};
+use crate::device_groups;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
@@ -20,10 +21,10 @@ use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
     PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
 };
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Options for opening a device.
@@ -63,6 +64,8 @@ pub struct CudaDevice {
     pub(crate) device: CuDevice,
     /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
+    /// The device's place on the bus, once asked for. `None` iff the driver does not say.
+    place: OnceLock<Option<String>>,
     /// Whether the device has no memory besides that of the host.
     pub(crate) shares_host_memory: bool,
     /// Whether the device retains the primary context, and `close` must release it.
@@ -134,6 +137,7 @@ impl CudaDevice {
                 context,
                 device,
                 uuid: driver.uuid(device),
+                place: OnceLock::new(),
                 shares_host_memory,
                 retained: AtomicBool::new(retained),
                 has_bytes: AtomicBool::new(true),
@@ -454,6 +458,15 @@ impl Segments for CudaDevice {
     /// process, for example in a container with its own process ids.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
+    }
+
+    fn owed(&self) -> u64 {
+        let place = self.place.get_or_init(|| {
+            let _scope = self.context.enter().ok()?;
+            let bus_id = self.bus_id()?.map(|letter| letter as u8);
+            CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok().map(str::to_owned)
+        });
+        place.as_deref().map_or(0, device_groups::owed)
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {

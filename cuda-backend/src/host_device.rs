@@ -141,6 +141,10 @@ impl Segments for HostDevice {
         host_memory::of_process()
     }
 
+    fn owed(&self) -> u64 {
+        0
+    }
+
     fn shares_host_memory(&self) -> bool {
         true
     }

@@ -265,22 +265,29 @@ const OF_MEMORY: Hierarchy = Hierarchy(["memory.limit_in_bytes", "memory.usage_i
 /// Returns the limits of the control groups of a process, and for each the bytes left below it.
 /// `lines` is the process's list of groups, and `system` the folder of the hierarchies.
 fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
-    for line in lines.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
-        let (folder, hierarchy) = if controllers.is_empty() {
-            (system.to_owned(), UNIFIED)
-        } else if controllers.split(',').any(|name| name == "memory") {
-            (system.join("memory"), OF_MEMORY)
-        } else {
-            continue;
-        };
-        // A container sees its own group at the root of the hierarchy, and the path of the host.
-        let groups = Path::new(path.trim_start_matches('/')).ancestors();
-        found.extend(groups.filter_map(|group| of_group(&folder.join(group), &hierarchy)));
-    }
-    found
+    let unified = group_folders(lines, system).into_iter().map(|folder| (folder, &UNIFIED));
+    let of_memory = folders_of(lines, |controllers| controllers.split(',').any(|name| name == "memory"));
+    let of_memory = of_memory.map(|group| (system.join("memory").join(group), &OF_MEMORY));
+    unified.chain(of_memory).filter_map(|(folder, hierarchy)| of_group(&folder, hierarchy)).collect()
+}
+
+/// Returns the folders of a process's control groups in the unified hierarchy, from the innermost to
+/// the root. `lines` is the process's list of groups, and `system` the folder of the hierarchies.
+pub(crate) fn group_folders(lines: &str, system: &Path) -> Vec<PathBuf> {
+    folders_of(lines, str::is_empty).map(|group| system.join(group)).collect()
+}
+
+/// Iterates over the groups of the hierarchies whose controllers are wanted, each with those around
+/// it. A container sees its own group at the root of the hierarchy, and the path of the host.
+fn folders_of(lines: &str, wants: impl Fn(&str) -> bool) -> impl Iterator<Item = &Path> {
+    lines
+        .lines()
+        .filter_map(move |line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            wants(controllers).then_some(Path::new(path.trim_start_matches('/')))
+        })
+        .flat_map(Path::ancestors)
 }
 
 /// Returns the limit of a control group and the bytes left below it, or `None` if it has no limit.
@@ -309,7 +316,7 @@ fn entry(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Returns the text of a file of the system.
-fn read(path: impl AsRef<Path>) -> Option<String> {
+pub(crate) fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 

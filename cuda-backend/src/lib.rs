@@ -47,6 +47,7 @@ mod context_wait;
 mod copy_marks;
 mod device;
 mod device_event;
+mod device_groups;
 mod events;
 mod exit;
 mod file_copies;

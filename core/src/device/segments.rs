@@ -47,6 +47,11 @@ device_trait! {
     /// driver.
     fn shares_host_memory(&self) -> bool = false;
 
+    /// Returns how many bytes the system wants back from this process, because it uses more of the
+    /// device than its share. Upkeep under `reclaim:auto` asks, without a lock, and gives as much
+    /// idle memory back, whether or not it will be needed soon.
+    fn owed(&self) -> u64 = 0;
+
     /// Returns the UUID of the GPU, with its bytes in the order in which they are printed. `None`
     /// if the memory is not on a GPU, or the device cannot say. Appears in metrics. Must not call
     /// the driver.

@@ -21,6 +21,8 @@ pub(crate) enum Change {
     KeepsNothing,
     /// The host says of every shortage that it has freed memory.
     ClaimsToFree,
+    /// The system wants so many bytes back.
+    Owes(u64),
     /// The process uses so many bytes.
     TellsUse(u64),
     /// Segments are obtained in the order of a stream, which is noted.
@@ -77,6 +79,10 @@ impl ForwardSegments for AlteredDevice {
 
     fn process_use(&self) -> Option<u64> {
         if let Change::TellsUse(bytes) = self.change { Some(bytes) } else { self.inner.process_use() }
+    }
+
+    fn owed(&self) -> u64 {
+        if let Change::Owes(bytes) = self.change { bytes } else { 0 }
     }
 
     fn is_ordered(&self) -> bool {

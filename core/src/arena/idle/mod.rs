@@ -31,7 +31,7 @@ use crate::arena::heaps::pairs::PairUse;
 use crate::arena::holdings::Holdings;
 use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
-use crate::device::Host;
+use crate::device::{Host, Segments};
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
@@ -85,7 +85,8 @@ struct Round {
     held: u64,
     /// The driver time that the call has left, in nanoseconds.
     left: Cell<u64>,
-    /// The bytes held beyond those from before anything was given back.
+    /// The bytes held beyond those from before anything was given back, or those that the system
+    /// wants back.
     excess: Cell<u64>,
     /// Whether a segment was kept because a stream had work.
     blocked: Cell<bool>,
@@ -123,6 +124,7 @@ impl<P: Platform> Holdings<'_, P> {
         if !round.look(self.heaps, idle, now_us) {
             return Ok(false);
         }
+        round.excess.set(round.excess.get().max(memory.owed()));
         self.given_up().poll_departures();
         if self.give_worthwhile(idle, &round)? {
             // On a stream without unfinished work, memory that was free is now quiet.

@@ -9,6 +9,7 @@ use crate::heap::age::Moment;
 use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::stats::ReclaimStats;
 use crate::tables::Growable;
+use crate::tests::altered::{AlteredDevice, Change};
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::cell::Cell;
@@ -525,4 +526,25 @@ fn a_stream_that_may_have_ended_unreported_is_not_asked_about_a_capture() {
     let asked = calls(&allocator, &[Call::IsCapturing]);
     give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
     assert_eq!((reserved(&allocator), calls(&allocator, &[Call::IsCapturing])), (0, asked));
+}
+
+#[test]
+fn what_the_system_wants_back_goes_back_although_it_is_needed_soon() {
+    for (owed, left) in [(0, 40), (40 * MIB - 1, 40), (40 * MIB, 0), (u64::MAX, 0)] {
+        let mut device = AlteredDevice::new(1 << 40, Change::Owes(owed));
+        device.inner = SimulatedDevice::new(1 << 40).with_work_done_at_once();
+        let config = Config::parse(KINDS[0]).unwrap();
+        let allocator = Allocator::<_, spin::mutex::SpinMutex<()>, Growable>::new([device], &config).unwrap();
+        let maintain = || allocator.pages(DEVICE).unwrap().maintain(ALL_US).unwrap();
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        maintain();
+        allocator.free(block).unwrap();
+        // No time for the driver's calls is left of the budget at first, and the block is not idle for long.
+        for _ in 0..4 {
+            allocator.device(DEVICE).unwrap().inner.pause(100_000);
+            maintain();
+        }
+        let reserved = allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB;
+        assert_eq!(reserved, left, "{owed}");
+    }
 }

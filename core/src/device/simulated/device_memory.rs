@@ -45,6 +45,10 @@ impl Segments for SimulatedDevice {
         None
     }
 
+    fn owed(&self) -> u64 {
+        0
+    }
+
     fn shares_host_memory(&self) -> bool {
         false
     }
