@@ -48,13 +48,13 @@ fn signed() -> Option<PathBuf> {
 fn the_pages_commands_accept_a_release_and_refuse_a_changed_byte() {
     let Some(release) = signed() else { return };
     assert_eq!(accepted(&release), [true; 3]);
-    let changes = [
+    let cases = [
         ("crates/two with a space.crate", [false, true, true]),
         // Not the checksums themselves, but a name.
         ("SHA256SUMS", [false, false, true]),
         ("provenance.json", [true, true, false]),
     ];
-    for (file, expected) in changes {
+    for (file, expected) in cases {
         let was = fs::read(release.join(file)).expect("the file");
         let mut changed = was.clone();
         let at = changed.len() - 3;
