@@ -25,7 +25,7 @@ const WAKES: u32 = 1_000_000;
 /// Unused blocks of a thread at most.
 const GUESTS: usize = 6;
 /// Calls for planned failures.
-const FAILING: [Call; 12] = [
+const FAILING: [Call; 13] = [
     Call::Obtain,
     Call::Release,
     Call::CreateEvent,
