@@ -139,19 +139,18 @@ impl CudaDevice {
         // The stream may be destroyed, so its handle is not used.
         self.look()?;
         let announced = if stream == StreamId::EVERY { None } else { self.streams.work.events(stream) };
-        let others = match announced {
-            Some(others) => others,
-            None => {
-                let _scope = self.context.enter()?;
-                if stream == StreamId::EVERY {
-                    // An event of the context would break a capture that nobody announced.
-                    self.wait_for_contexts()?;
-                } else {
-                    // The stream was capturing when it used the block.
-                    self.wait_for_unreported(stream)?;
-                }
-                Vec::new()
+        let others = if let Some(others) = announced {
+            others
+        } else {
+            let _scope = self.context.enter()?;
+            if stream == StreamId::EVERY {
+                // An event of the context would break a capture that nobody announced.
+                self.wait_for_contexts()?;
+            } else {
+                // The stream was capturing when it used the block.
+                self.wait_for_unreported(stream)?;
             }
+            Vec::new()
         };
         let before = self.stand_ins.set(event, others);
         self.spare_events.give_up(&self.context, before);

@@ -143,7 +143,7 @@ fn announce_beside_ends(device: &CudaDevice, events: [Event; CALLERS]) -> usize 
     let lines: Vec<_> = (0..ANNOUNCED).map(|_| RwLock::new(shared_fake::create())).collect();
     let failed = AtomicUsize::new(0);
     let announce = |caller: usize, event: Event, round: usize| -> DeviceResult<()> {
-        let line = &lines[(round + caller) % if round % 2 == 0 { LINES } else { ANNOUNCED }];
+        let line = &lines[(round + caller) % if round.is_multiple_of(2) { LINES } else { ANNOUNCED }];
         if round % 7 == caller {
             // No other thread names the stream.
             let mut stream = line.write().expect("no panic");
@@ -156,7 +156,7 @@ fn announce_beside_ends(device: &CudaDevice, events: [Event; CALLERS]) -> usize 
             (device.stream_in_use(*stream)?, piece)
         };
         device.record_announced(event, number)?;
-        if !(round % 3 == 0 && device.is_complete(event)?) {
+        if !(round.is_multiple_of(3) && device.is_complete(event)?) {
             device.wait(event)?;
         }
         assert!(shared_fake::is_complete(piece), "{round}: announced work was not waited for");
