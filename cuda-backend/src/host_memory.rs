@@ -271,8 +271,9 @@ fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
     unified.chain(of_memory).filter_map(|(folder, hierarchy)| of_group(&folder, hierarchy)).collect()
 }
 
-/// Returns the folders of a process's control groups in the unified hierarchy, from the innermost to
-/// the root. `lines` is the process's list of groups, and `system` the folder of the hierarchies.
+/// Returns the folders of a process's control groups in the unified hierarchy, from the innermost
+/// to the root. `lines` is the process's list of groups, and `system` the folder of the
+/// hierarchies.
 pub(crate) fn group_folders(lines: &str, system: &Path) -> Vec<PathBuf> {
     folders_of(lines, str::is_empty).map(|group| system.join(group)).collect()
 }

@@ -244,6 +244,7 @@ def cost_row(config: str) -> list[str]:
 def main() -> None:
     """The tables."""
     out, *modes = sys.argv[1:]
+    Path(out).mkdir(parents=True, exist_ok=True)
     rows, costs, digests = [HEAD], [COST_HEAD], set[str]()
     for mode in modes or MODES:
         rows.append(row(mode, digests))

@@ -142,6 +142,7 @@ def table_of_states(out: Path) -> str:
 def main() -> None:
     """Both tables."""
     out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
     print(table_of_moves(out))
     print(table_of_states(out))
 

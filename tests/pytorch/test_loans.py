@@ -129,7 +129,7 @@ class Loans(unittest.TestCase):
 
     def test_a_graph_ends_while_its_memory_is_lent(self) -> None:
         lend_graphs()
-        before = used()
+        before = torch.cuda.memory_reserved()
         copies = capture()
         self.assertTrue(copies.check(1))
         other = block(100)
@@ -137,7 +137,7 @@ class Loans(unittest.TestCase):
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        self.assertEqual(used(), before)
+        self.assertEqual(torch.cuda.memory_reserved(), before, "of the allocator, since the driver keeps more of its own")
 
     def test_a_pool_and_a_tag_lend(self) -> None:
         pool, tag = cachalot.MemPool(), Tag(self.id())

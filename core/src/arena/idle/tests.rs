@@ -539,7 +539,8 @@ fn what_the_system_wants_back_goes_back_although_it_is_needed_soon() {
         let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
         maintain();
         allocator.free(block).unwrap();
-        // No time for the driver's calls is left of the budget at first, and the block is not idle for long.
+        // No time for the driver's calls is left of the budget at first, and the block is not idle
+        // for long.
         for _ in 0..4 {
             allocator.device(DEVICE).unwrap().inner.pause(100_000);
             maintain();
