@@ -255,9 +255,10 @@ impl<S: Storage> DeferredFrees<S> {
         self.busy > 0
     }
 
-    /// Forgets which threads work on blocks, in a copy that has no threads. It is not known what a
-    /// thread has already done with a captured or a counted block, so these blocks are removed, and
-    /// remain pending in the copy.
+    /// Forgets which threads work on blocks, in a copy that has no threads. A block with fences is
+    /// pending as long as it is listed, and waits on in the copy. It is not known what a thread has
+    /// already done with a captured or a counted block, so these blocks are removed, and remain
+    /// pending in the copy.
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
             let DeferredFree { busy, until, .. } = self.blocks[entry];

@@ -18,8 +18,9 @@ pub(crate) struct Group<R: Lock, S: Storage>(CachePadded<GroupState<R, S>>);
 /// The state of a group.
 struct GroupState<R: Lock, S: Storage> {
     queues: Ranked<R, EventQueues<S>>,
-    /// The number of threads that have taken blocks out of the queues and have not ended their
-    /// waits yet. Raised under the lock of the queues.
+    /// The number of threads that have taken blocks out of the queues, or out of the
+    /// [deferred frees](crate::streams::deferred_frees), and have not ended their waits yet. Raised
+    /// before the blocks are unlocked.
     ending: AtomicU32,
 }
 
@@ -29,8 +30,8 @@ impl_empty! {
 
 empty_by!([R: Lock, S: Storage] Group<R, S> = Self(CachePadded(empty!())));
 
-/// A thread that ends the waits of blocks that it has taken out of the queues of a group, until
-/// this is dropped.
+/// A thread that ends the waits of blocks that it has taken out of where they waited, until this is
+/// dropped.
 pub(crate) struct Ending<'a>(&'a AtomicU32);
 
 impl Drop for Ending<'_> {
@@ -42,8 +43,8 @@ impl Drop for Ending<'_> {
 /// The event queues of a device.
 pub(crate) struct Groups<R: Lock, S: Storage> {
     groups: S::Groups<Group<R, S>>,
-    /// Not 0 once a thread has taken blocks out of a queue. Most programs have one stream, and no
-    /// group of theirs has to be looked at.
+    /// Not 0 once a thread has taken blocks out. Most programs have one stream, and no group of
+    /// theirs has to be looked at.
     has_ended: AtomicU32,
 }
 
@@ -70,8 +71,9 @@ impl<R: Lock, S: Storage> Groups<R, S> {
         self.state(group).queues.lock()
     }
 
-    /// Notes that the caller takes blocks out of the queues of a group, which it has locked. It
-    /// then clears the group's flags, if no block is left, and unlocks the queues.
+    /// Notes that the caller is about to take blocks out of the queues of a group, which it has
+    /// locked, or out of the deferred frees, which count in any group. Only then does it clear the
+    /// flags, if no block is left, and unlock what it has taken them from.
     pub(crate) fn begin_ending(&self, group: u32) -> Ending<'_> {
         if self.has_ended.load(Ordering::Relaxed) == 0 {
             self.has_ended.store(1, Ordering::Relaxed);
@@ -81,8 +83,8 @@ impl<R: Lock, S: Storage> Groups<R, S> {
         Ending(ending)
     }
 
-    /// Returns whether a thread has taken blocks out of a queue and has not ended their waits yet.
-    /// The caller has seen the flags of all groups cleared, or has locked the queues since.
+    /// Returns whether a thread has taken blocks out and has not ended their waits yet. The caller
+    /// has seen the flags cleared, or has locked the queues and the deferred frees since.
     pub(crate) fn are_ending(&self) -> bool {
         // Acquire: the waits of a thread that is done have ended for the caller, too.
         self.has_ended.load(Ordering::Relaxed) != 0

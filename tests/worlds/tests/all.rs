@@ -107,11 +107,12 @@ fn an_emptied_cache_has_waited_for_each_earlier_free() {
     }
 }
 
-/// Each way in which a freed block waits: for an event of the free, of the use, or, once a capture
-/// has ended, for an event recorded then. One thread ends the wait, while another waits for all.
-#[test]
-fn a_wait_for_all_frees_includes_those_that_another_thread_is_ending() {
-    type Free = fn(&Core, DevicePtr);
+/// A free of a block that [`COMMON`] uses.
+type Free = fn(&Core, DevicePtr);
+
+/// Each way in which a freed block waits, with settings: for an event of the free, of the use, or,
+/// once a capture has ended, for an event recorded then.
+fn frees() -> [(&'static str, Free); 4] {
     let of_stream: Free = |core, block| {
         core.record_stream(block, COMMON).expect("a live block");
         core.free(block).expect("a live block");
@@ -128,22 +129,47 @@ fn a_wait_for_all_frees_includes_those_that_another_thread_is_ending() {
         core.free(block).expect("a live block");
         pools.end_route(pool, RoutePurpose::Capture).expect("a route");
     };
-    for (config, free) in [("", of_stream), ("decisions:improved", of_stream), ("", of_use), ("", in_capture)] {
+    [("", of_stream), ("decisions:improved", of_stream), ("", of_use), ("", in_capture)]
+}
+
+/// Lets one thread end the waits of freed blocks while another does `beside`, for each way in which
+/// the blocks wait.
+fn while_waits_end(beside: fn(&Core)) {
+    for (config, free) in frees() {
         let config = Config::parse(config).expect("settings");
         for seed in 0..1000 {
             let core = Rc::new(Core::new([Device::new(1 << 30, None)], &config).expect("one device fits"));
-            free(&core, core.malloc(DEVICE, 1000, StreamId(1)).expect("memory"));
+            let blocks = [(); 4].map(|()| core.malloc(DEVICE, 1000, StreamId(1)).expect("memory"));
+            // The allocator knows the memory of the device then.
+            core.malloc(DEVICE, 1 << 40, StreamId(1)).expect_err("more than the device has");
+            blocks.into_iter().for_each(|block| free(&core, block));
             core.device(DEVICE).expect("there is one device").inner.complete(COMMON);
-            let (waits, ends) = (Rc::clone(&core), core);
+            let (other, ends) = (Rc::clone(&core), core);
             let threads: Vec<Body> = vec![
-                Box::new(move || {
-                    waits.empty_cache(DEVICE).expect("a healthy device");
-                    let stats = waits.stats(DEVICE).expect("there is one device").totals();
-                    assert_eq!(stats.reserved_bytes().current, 0, "seed {seed}");
-                }),
+                Box::new(move || beside(&other)),
                 Box::new(move || ends.process_events(DEVICE).expect("a healthy device")),
             ];
-            turns::run(seed, 8, threads, Vec::new()).unwrap_or_else(|halt| panic!("{halt}"));
+            turns::run(seed, 8, threads, Vec::new()).unwrap_or_else(|halt| panic!("seed {seed}: {halt}"));
         }
     }
+}
+
+#[test]
+fn a_wait_for_all_frees_includes_those_that_another_thread_is_ending() {
+    while_waits_end(|core| {
+        core.empty_cache(DEVICE).expect("a healthy device");
+        let stats = core.stats(DEVICE).expect("there is one device").totals();
+        assert_eq!(stats.reserved_bytes().current, 0);
+    });
+}
+
+/// The copy on which a forecast tries its requests must not end a wait that has already ended: it
+/// would free the block a second time.
+#[test]
+fn a_forecast_beside_a_thread_that_ends_waits_frees_no_block_twice() {
+    while_waits_end(|core| {
+        // More than the device has, so that the copy waits for all frees.
+        let fit = core.forecast(DEVICE).and_then(|forecast| forecast.would_fit(&[1 << 40], StreamId(1)));
+        assert_eq!(fit.expect("a healthy device").served, 0);
+    });
 }

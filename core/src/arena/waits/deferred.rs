@@ -83,6 +83,11 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         if let Until::Fence(_) = until {
             self.end_use_fences(block);
         }
+        // The entry goes first: a copy of the device that is made once the block is free must not
+        // contain it. From here on, a wait for all blocks finds this thread by its count, for which
+        // any group will do.
+        let _ending = self.waits.queues.begin_ending(0);
+        self.remove_deferred(self.driver(), entry);
         let mut heap = self.heaps().lock(block.slot);
         if let Until::Count(_) = until {
             let events = &mut heap.blocks[block.index].events;
@@ -92,8 +97,6 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         } else {
             self.end_uses(heap, PendingFree { block, site: None });
         }
-        // The entry goes last: until then a wait for all blocks finds this thread at work.
-        self.remove_deferred(self.driver(), entry);
     }
 
     /// Removes a taken block, and its mark in a graph.
