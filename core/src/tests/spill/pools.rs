@@ -48,12 +48,14 @@ fn a_pool_is_spilled_where_the_settings_say_how_much() {
         let pools = allocator.pools(DEVICE).unwrap();
         let pool = pools.create(PoolOptions::default()).unwrap();
         assert_eq!(pools.spill(pool, false), Ok(()));
-        assert_eq!(pools.spill(PoolId(9, 9), true), Err(Error::UnknownPool(PoolId(9, 9))));
+        assert_eq!(pools.spill(PoolId(9, 9), false), Err(Error::UnknownPool(PoolId(9, 9))));
         matches!(pools.spill(pool, true), Err(Error::SpillRefused(_)))
     };
     let configs = ["expandable_segments:True", "policy:stitched", "spill:1.0"];
     assert_eq!(configs.map(refused), [true, true, false]);
     let allocator = allocator("expandable_segments:True,spill:1.0");
+    let unknown = allocator.pools(DEVICE).unwrap().spill(PoolId(9, 9), true);
+    assert_eq!(unknown, Err(Error::UnknownPool(PoolId(9, 9))));
     let pool = spilled_pool(&allocator);
     assert!(device(&allocator).is_on_host(malloc_in(&allocator, pool, PAGE).unwrap()));
     allocator.pools(DEVICE).unwrap().spill(pool, false).unwrap();
