@@ -53,19 +53,18 @@ impl Process {
             return call();
         }
         let recipe = Recipe::of(bytes as u64, &wanted, flags);
-        let created = match recipe.filter(|_| self.sleeping.is_some()) {
-            Some(recipe) => self.create(recipe, inside),
-            None => {
-                let (device, name) = (CuDevice(wanted.location.id), self.program.new_token());
-                let code = self.try_to_hold(device, Kind::Pages, bytes as u64, CuContext::NULL, call, || name);
-                if code.is_success() {
-                    // SAFETY: the driver has written the handle.
-                    self.followed.add_handle(unsafe { handle.read() }, name);
-                    return code;
-                }
-                let instead = recipe.filter(|_| code == CuResult::OUT_OF_MEMORY);
-                instead.and_then(|recipe| self.create_at_host(recipe)).ok_or_else(|| self.refused(code, device))
+        let created = if let Some(recipe) = recipe.filter(|_| self.sleeping.is_some()) {
+            self.create(recipe, inside)
+        } else {
+            let (device, name) = (CuDevice(wanted.location.id), self.program.new_token());
+            let code = self.try_to_hold(device, Kind::Pages, bytes as u64, CuContext::NULL, call, || name);
+            if code.is_success() {
+                // SAFETY: the driver has written the handle.
+                self.followed.add_handle(unsafe { handle.read() }, name);
+                return code;
             }
+            let instead = recipe.filter(|_| code == CuResult::OUT_OF_MEMORY);
+            instead.and_then(|recipe| self.create_at_host(recipe)).ok_or_else(|| self.refused(code, device))
         };
         match created {
             Ok(token) => {
