@@ -51,6 +51,7 @@ mod tests {
     use super::{of_region, owed_under};
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri does not have the system's files")]
     fn a_group_wants_back_what_is_beyond_its_share_or_near_its_limit() {
         const DEVICE: &str = "00000000:3B:00.0";
         let system = tempfile::tempdir().expect("a folder");
