@@ -327,9 +327,9 @@ functions! { $
     cuModuleLoadData: (module: *mut CuModule, image: *const c_void);
     cuModuleUnload: (module: CuModule);
     cuModuleGetFunction: (function: *mut CuFunction, module: CuModule, name: *const c_char);
-    cuFuncGetAttribute: (value: *mut c_int, attribute: c_int, function: CuFunction);
-    cuFuncSetAttribute: (function: CuFunction, attribute: c_int, value: c_int);
-    cuFuncSetCacheConfig: (function: CuFunction, config: c_int);
+    cuFuncGetAttribute: (value: *mut c_int, attribute: u32, function: CuFunction);
+    cuFuncSetAttribute: (function: CuFunction, attribute: u32, value: c_int);
+    cuFuncSetCacheConfig: (function: CuFunction, config: u32);
     cuLaunchKernel, cuLaunchKernel_ptsz: (
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared_bytes: u32, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void);

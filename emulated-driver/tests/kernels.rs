@@ -118,7 +118,7 @@ fn a_kernel_has_the_attributes_of_its_device_and_those_that_are_set() {
     };
     let first: Vec<_> = (0..=9).map(|attribute| asked(kernel, attribute)).collect();
     assert_eq!(first, [1024, 0, 0, 0, 32, 90, 90, 0, 48 << 10, -1].map(Ok));
-    assert_eq!((asked(kernel, -1), asked(kernel, 16), asked(1, 0)), (Err(1), Err(1), Err(400)));
+    assert_eq!((asked(kernel, u32::MAX), asked(kernel, 16), asked(1, 0)), (Err(1), Err(1), Err(400)));
     assert_eq!(driver.cuFuncSetAttribute(kernel, 8, 100 << 10), 0);
     assert_eq!((asked(kernel, 8), asked(other, 8)), (Ok(100 << 10), Ok(48 << 10)));
     assert_eq!((driver.cuFuncSetAttribute(kernel, 8, 228 << 10), driver.cuFuncSetAttribute(kernel, 4, 1)), (1, 1));

@@ -277,7 +277,7 @@ extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *
         let kernel = function(driver, host)?;
         let asked = |attribute: c_int| {
             let mut value = 0;
-            driver.cuFuncGetAttribute(&raw mut value, attribute, kernel).map(|()| value)
+            driver.cuFuncGetAttribute(&raw mut value, attribute.cast_unsigned(), kernel).map(|()| value)
         };
         let bytes = |attribute| asked(attribute).map(|bytes| bytes as usize);
         let mut others = [0; 25];
@@ -302,7 +302,7 @@ extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *
 extern "C" fn cudaFuncSetCacheConfig(host: *const c_void, config: c_int) -> u32 {
     told(|| {
         let driver = enter()?;
-        driver.cuFuncSetCacheConfig(function(driver, host)?, config)
+        driver.cuFuncSetCacheConfig(function(driver, host)?, config.cast_unsigned())
     })
 }
 
@@ -310,7 +310,7 @@ extern "C" fn cudaFuncSetCacheConfig(host: *const c_void, config: c_int) -> u32 
 extern "C" fn cudaFuncSetAttribute(host: *const c_void, attribute: c_int, value: c_int) -> u32 {
     told(|| {
         let driver = enter()?;
-        driver.cuFuncSetAttribute(function(driver, host)?, attribute, value)
+        driver.cuFuncSetAttribute(function(driver, host)?, attribute.cast_unsigned(), value)
     })
 }
 

@@ -36,7 +36,8 @@ fn of_device(call: &Call) -> Answer<[c_int; 5]> {
 }
 
 /// `cuFuncGetAttribute`.
-pub(crate) fn cuFuncGetAttribute(call: &mut Call, value: Out<c_int>, attribute: c_int, function: u64) -> Answer<()> {
+pub(crate) fn cuFuncGetAttribute(call: &mut Call, value: Out<c_int>, attribute: u32, function: u64) -> Answer<()> {
+    let attribute = attribute.cast_signed();
     call.answer(value, |call| {
         let set = call.state.functions.get(function)?.set.get(&attribute).copied();
         let [threads, shared, _, major, minor] = of_device(call)?;
@@ -54,7 +55,8 @@ pub(crate) fn cuFuncGetAttribute(call: &mut Call, value: Out<c_int>, attribute: 
 }
 
 /// `cuFuncSetAttribute`. A limit of shared memory is checked, and nothing else has an effect.
-pub(crate) fn cuFuncSetAttribute(call: &mut Call, function: u64, attribute: c_int, value: c_int) -> Answer<()> {
+pub(crate) fn cuFuncSetAttribute(call: &mut Call, function: u64, attribute: u32, value: c_int) -> Answer<()> {
+    let attribute = attribute.cast_signed();
     call.state.functions.get(function)?;
     let most_shared = of_device(call)?[2];
     let known = match attribute {
@@ -70,7 +72,7 @@ pub(crate) fn cuFuncSetAttribute(call: &mut Call, function: u64, attribute: c_in
 }
 
 /// `cuFuncSetCacheConfig`. Caches are not emulated.
-pub(crate) fn cuFuncSetCacheConfig(call: &mut Call, function: u64, config: c_int) -> Answer<()> {
+pub(crate) fn cuFuncSetCacheConfig(call: &mut Call, function: u64, config: u32) -> Answer<()> {
     call.state.functions.get(function)?;
-    if (0..=3).contains(&config) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    if config <= 3 { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
