@@ -55,6 +55,8 @@ pub(crate) struct Device {
     /// The limit of the allocator while no disturbance sets another: the part of the device that is
     /// the run's, if it is not all.
     pub(crate) limit: Option<u64>,
+    /// Whether blocks may lie on the host, which no park moves.
+    pub(crate) spills: bool,
     /// The streams shared by all threads; the first is the legacy default stream.
     pub(crate) lanes: Vec<Lane>,
     /// Indices of the devices whose memory the kernels of this device may use.
@@ -105,6 +107,7 @@ impl Device {
             kernels,
             total_bytes: limit.unwrap_or(whole) + of_host,
             limit,
+            spills: of_host > 0,
             lanes: Vec::new(),
             reaches: vec![index as usize],
             spare: Mutex::default(),

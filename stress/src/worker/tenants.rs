@@ -392,11 +392,11 @@ impl Worker {
         }
     }
 
-    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks, or a lent
-    /// block, may have stayed awake with its contents.
+    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks or on pages of the
+    /// host, or a lent block, may have stayed awake with its contents.
     fn check_zeroes(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize) {
         let (stage, reader) = (self.stage_of(tenancy), self.sites[tenancy.device].reader);
-        let may_stay = matches!(tenancy.target, ParkTarget::Stream(_));
+        let may_stay = matches!(tenancy.target, ParkTarget::Stream(_)) || stage.spills;
         for block in &mut tenant.parts[at].blocks {
             // A block of an ordinary segment, obtained while the cache was off, keeps its contents.
             match self.is_in_segment(stage, block.ptr) {
