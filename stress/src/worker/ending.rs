@@ -90,8 +90,8 @@ impl Worker {
         self.finish_queued();
     }
 
-    /// Returns whether faults have exhausted the device's memory, or the limit, which counts what was
-    /// lost. The final check of the bytes accounts for the loss.
+    /// Returns whether faults have exhausted the device's memory, or the limit, which counts what
+    /// was lost. The final check of the bytes accounts for the loss.
     fn is_exhausted(&self, device: usize) -> bool {
         let stage = &self.shared.devices[device];
         let lost = self.shared.subject.stats(stage.index).map_or(0, |stats| stats.leaked_bytes());

@@ -392,8 +392,8 @@ impl Worker {
         }
     }
 
-    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks or on pages of the
-    /// host, or a lent block, may have stayed awake with its contents.
+    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks or on pages of
+    /// the host, or a lent block, may have stayed awake with its contents.
     fn check_zeroes(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize) {
         let (stage, reader) = (self.stage_of(tenancy), self.sites[tenancy.device].reader);
         let may_stay = matches!(tenancy.target, ParkTarget::Stream(_)) || stage.spills;
