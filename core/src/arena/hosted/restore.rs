@@ -10,7 +10,7 @@ use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::Segments;
+use crate::device::{DeviceError, Segments};
 use crate::error::Error;
 use crate::heap::addresses::{AddressRange, Run};
 use crate::heap::block::State;
@@ -146,12 +146,12 @@ impl<P: Platform> PageGrowth<'_, P> {
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
         let part = heap.detach_part(block, at, bytes);
         drop(heap);
-        let lost = Cell::new(false);
+        let lost = Cell::new(None);
         let healthy = self.mapper.driver.health().map_err(Error::from);
         let mapped = healthy.and_then(|()| self.map_range(slot, AddressRange { at, bytes, granule }, &lost));
         if mapped != Ok(true) {
             let mut heap = self.mapper.heaps.lock(slot);
-            if lost.get() {
+            if lost.get().is_some() {
                 heap.blocks[part].state = State::Lost;
             }
             let emptied = heap.attach_run(Run { first: part, last: part });
@@ -165,7 +165,7 @@ impl<P: Platform> PageGrowth<'_, P> {
     /// Maps pages over `range`, and adds them to the heap in `slot` and to the page map. Returns
     /// false if the device does not have the memory. The limit has already been checked. After a
     /// failure nothing is mapped, unless addresses are `lost`.
-    fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
+    fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<Option<DeviceError>>) -> Result<bool, Error> {
         let long_pages = self.mapper.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
         let mut guard = PageGuard::empty(&self.mapper);

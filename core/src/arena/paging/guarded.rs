@@ -45,7 +45,7 @@ impl<P: Platform> Mapper<'_, P> {
         let reserved = Undo::by(|| self.unreserve(Some((base, span))));
         let mapped = if guard == Guard::Before { base.offset(granule) } else { base };
         // A page with a lost mapping is stuck. The driver keeps the addresses of the mapping.
-        let lost = Cell::new(false);
+        let lost = Cell::new(None);
         let row = Row { at: mapped, lost: &lost };
         let Some(mapping) = self.map(&Batch::of(page, bytes), row)? else { return Ok(None) };
         let place = GuardedPlace { at: mapped.offset(offset), size, base, span, mapped, page };

@@ -64,8 +64,8 @@ pub(in crate::arena) trait Places {
 pub(in crate::arena) struct Row<'c> {
     /// The first address.
     pub at: DevicePtr,
-    /// Set if any of the addresses is lost.
-    pub lost: &'c Cell<bool>,
+    /// The error after which any of the addresses is lost.
+    pub lost: &'c Cell<Option<DeviceError>>,
 }
 
 impl Places for Row<'_> {
@@ -77,8 +77,8 @@ impl Places for Row<'_> {
         end
     }
 
-    fn lose(&self, _: DevicePtr, _: u64, _: DeviceError) {
-        self.lost.set(true);
+    fn lose(&self, _: DevicePtr, _: u64, error: DeviceError) {
+        self.lost.set(Some(error));
     }
 }
 

@@ -19,8 +19,9 @@ use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Charge;
-use crate::arena::paging::mapping::{PageGuard, Places};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::parking::left::ASKED;
+use crate::arena::paging::parking::wait_for_turn;
 use crate::arena::paging::spill::UNSET;
 use crate::arena::paging::undo::Undo;
 use crate::device::{Contents, DeviceError, DeviceResult, Host, Segments, StreamOrder, VirtualMemory};
@@ -43,10 +44,6 @@ pub enum Advice {
     Hot,
 }
 
-/// The number of times that a move looks whether another call parks, wakes or moves memory, 20 µs
-/// apart: five seconds, as for requests in progress.
-const LOOKS: u32 = 250_000;
-
 /// Moves the pages of one block.
 struct Mover<'a, P: Platform> {
     mapper: HeapMapper<'a, P>,
@@ -66,27 +63,7 @@ struct Staging {
     at: DevicePtr,
     bytes: u64,
     /// The error after which a page is stuck there.
-    stuck: Cell<Option<DeviceError>>,
-}
-
-/// The place of a single page.
-struct OnePlace<'c> {
-    at: DevicePtr,
-    stuck: &'c Cell<Option<DeviceError>>,
-}
-
-impl Places for OnePlace<'_> {
-    fn begin(&self) -> u64 {
-        self.at.0
-    }
-
-    fn next(&self, end: u64) -> u64 {
-        end
-    }
-
-    fn lose(&self, _: DevicePtr, _: u64, error: DeviceError) {
-        self.stuck.set(Some(error));
-    }
+    lost: Cell<Option<DeviceError>>,
 }
 
 impl<P: Platform> Holdings<'_, P> {
@@ -104,17 +81,8 @@ impl<P: Platform> Holdings<'_, P> {
         let (Some(mapper), Some(contents)) = (self.heap_mapper(), self.driver.device().contents()) else {
             return Ok(0);
         };
-        let mut looks = 0;
-        let turn = loop {
-            match mapper.paging.parking.try_take() {
-                Some(turn) => break turn,
-                None if looks == LOOKS => {
-                    return Err(Error::ParkingRefused("another call parks or wakes memory at the moment"));
-                }
-                None => looks += 1,
-            }
-            self.driver.give_way();
-        };
+        let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
+        let turn = wait_for_turn(self.driver, &mapper.paging.parking).ok_or(busy)?;
         Mover { mapper, contents, slot, block: ptr, to_host, _turn: turn }.run()
     }
 }
@@ -139,10 +107,10 @@ impl<P: Platform> Mover<'_, P> {
         let reserved = self.mapper.reserve_again(longest)?;
         let reserved_bytes = self.mapper.paging.address_bytes();
         let no_addresses = Error::OutOfAddresses { requested: longest, reserved: reserved_bytes };
-        let staging = Staging { at: reserved.ok_or(no_addresses)?, bytes: longest, stuck: Cell::new(None) };
+        let staging = Staging { at: reserved.ok_or(no_addresses)?, bytes: longest, lost: Cell::new(None) };
         let moved = self.move_all(&staging);
         // Addresses with a stuck page are never used again.
-        if staging.stuck.get().is_none() {
+        if staging.lost.get().is_none() {
             self.mapper.unreserve(Some((staging.at, staging.bytes)));
         }
         moved
@@ -247,8 +215,8 @@ impl<P: Platform> Mover<'_, P> {
         let at = DevicePtr(home.at);
         mapper.unmap_or_stay(at, home.bytes)?;
         let back = Undo::by(|| self.map_back(home));
-        let stuck = Cell::new(None);
-        let Some(mapping) = mapper.map(&guard.batch, OnePlace { at, stuck: &stuck })? else { return Ok(false) };
+        let lost = Cell::new(None);
+        let Some(mapping) = mapper.map(&guard.batch, Row { at, lost: &lost })? else { return Ok(false) };
         back.keep();
         mapping.keep();
         let new = guard.keep().first;
@@ -261,15 +229,15 @@ impl<P: Platform> Mover<'_, P> {
     /// Copies the contents of a page to the page of `batch`, which is mapped at `staging` for this.
     /// Returns false if the device does not have the memory for the mapping.
     fn copy_to(&self, batch: &Batch, home: HomePage, staging: &Staging) -> Result<bool, Error> {
-        let Staging { at, stuck, .. } = staging;
-        let Some(mapping) = self.mapper.map(batch, OnePlace { at: *at, stuck })? else { return Ok(false) };
+        let Staging { at, lost, .. } = staging;
+        let Some(mapping) = self.mapper.map(batch, Row { at: *at, lost })? else { return Ok(false) };
         let from = DevicePtr(home.at);
         let copied = self.mapper.driver.call(|_| self.contents.copy(from, *at, home.bytes));
         // Also after a failure: no copy may be in progress when the page is unmapped.
         let ended = self.mapper.end_copies(self.contents);
         drop(mapping);
         copied.map_err(Error::from).and(ended)?;
-        stuck.get().map_or(Ok(true), |error| Err(error.into()))
+        lost.get().map_or(Ok(true), |error| Err(error.into()))
     }
 
     /// Maps a page again in its place, after its replacement could not be mapped there. If the

@@ -283,7 +283,7 @@ impl ParkTarget {
 }
 
 /// Takes a turn once no other thread has it. Returns `None` after five seconds.
-fn wait_for_turn<'a, D: DeviceMemory>(driver: &Driver<D>, turn: &'a Turn) -> Option<Taken<'a>> {
+pub(super) fn wait_for_turn<'a, D: DeviceMemory>(driver: &Driver<D>, turn: &'a Turn) -> Option<Taken<'a>> {
     (0..LOOKS).find_map(|_| {
         let taken = turn.try_take();
         if taken.is_none() {

@@ -153,10 +153,10 @@ impl<P: Platform> Parker<'_, P> {
         if !is_on_host && !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)? {
             return Err(lacks_memory());
         }
-        let lost = Cell::new(false);
+        let lost = Cell::new(None);
         let mapped = self.mapper.map(&guard.batch, Row { at: DevicePtr(home.at), lost: &lost });
         let result = mapped.and_then(|mapping| mapping.ok_or_else(lacks_memory)).map(Mapping::keep);
-        if result.is_ok() || lost.get() {
+        if result.is_ok() || lost.get().is_some() {
             let mut pages = self.mapper.paging.pool.lock();
             pages.begin_to_wake(home.page, guard.keep().first);
             if result.is_err() {

@@ -117,18 +117,18 @@ impl<P: Platform> Stitcher<'_, P> {
             self.discard(&short).and(self.discard(&long))?;
             return Err(error);
         }
-        let lost = Cell::new(false);
+        let lost = Cell::new(None);
         let map = |batch: &Batch| self.mapper().map(batch, Row { at: run.range.at, lost: &lost });
         let (kept, rest, attempt, mapping) = match map(&long) {
             Ok(Some(mapping)) => (long, short, Ok(Attempt::Replaced), Some(mapping)),
             failed => {
                 // The short pages come back, unless one of the addresses is lost.
-                let again = if lost.get() { None } else { map(&short).ok().flatten() };
+                let again = if lost.get().is_some() { None } else { map(&short).ok().flatten() };
                 (short, long, failed.map(|_none| Attempt::NoRoom), again)
             }
         };
         if !mapping.is_some_and(|mapping| self.list_run(run, &kept, mapping)) {
-            self.vacate(run, lost.get());
+            self.vacate(run, lost.get().is_some());
             self.discard(&kept).and(self.discard(&rest))?;
             return attempt.and(Ok(Attempt::NoRoom));
         }
