@@ -21,7 +21,7 @@ use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
     PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
 };
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -435,9 +435,8 @@ impl Segments for CudaDevice {
         Ok(base)
     }
 
-    /// Returns what the driver reports. If the device shares the host's memory, the free memory is
-    /// what the system has [available](host_memory::available): there the driver counts the
-    /// contents of files as used, although the system drops them when memory is needed (GB10).
+    /// Returns what the driver reports, except for the
+    /// [free memory](host_memory::free_if_shared) of a device that shares the host's.
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         let (mut free, mut total) = (0, 0);
         self.context.call(|driver| {
@@ -445,8 +444,8 @@ impl Segments for CudaDevice {
             unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
         })?;
         let (free, total) = (free as u64, total as u64);
-        let available = if self.shares_host_memory { host_memory::available() } else { None };
-        Ok(MemoryInfo { free: available.unwrap_or(free).min(total), total })
+        let free = if self.shares_host_memory { host_memory::free_if_shared(free, total) } else { free };
+        Ok(MemoryInfo { free, total })
     }
 
     fn shares_host_memory(&self) -> bool {
@@ -461,11 +460,7 @@ impl Segments for CudaDevice {
     }
 
     fn owed(&self) -> u64 {
-        let place = self.place.get_or_init(|| {
-            let _scope = self.context.enter().ok()?;
-            let bus_id = self.bus_id()?.map(|letter| letter as u8);
-            CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok().map(str::to_owned)
-        });
+        let place = self.place.get_or_init(|| self.place_on_bus());
         place.as_deref().map_or(0, device_groups::owed)
     }
 

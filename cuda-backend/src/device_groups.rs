@@ -6,7 +6,7 @@
 //! line of these files is `REGION BYTES`, and the region of a GPU `nvidia/PLACE/vidmem`, with the
 //! place on the bus.
 
-use crate::host_memory::{group_folders, in_system, read};
+use crate::host_memory::{group_folders, in_system, place_of, read};
 use std::path::{Path, PathBuf};
 
 /// The part of a hard limit that is left to the other processes of the group, as a divisor.
@@ -37,11 +37,10 @@ fn owed_under(system: &Path, bus_id: &str) -> u64 {
 /// Returns the bytes that a file has for the device at a place on the bus. `None`: it does not name
 /// the device, or sets no limit (`max`).
 fn of_region(text: &str, bus_id: &str) -> Option<u64> {
-    // The driver writes a domain of eight digits, the system one of four.
-    let place = bus_id.get(bus_id.len().checked_sub("0000:00:00.0".len())?..)?;
+    let place = place_of(bus_id)?;
     text.lines().find_map(|line| {
         let (region, bytes) = line.trim().rsplit_once(' ')?;
-        let is_named = region.split('/').any(|part| part.to_ascii_lowercase().ends_with(&place.to_ascii_lowercase()));
+        let is_named = region.split('/').any(|part| part.to_ascii_lowercase().ends_with(&place));
         if is_named { bytes.parse().ok() } else { None }
     })
 }

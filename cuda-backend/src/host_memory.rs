@@ -216,11 +216,15 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
     if only {
         return None;
     }
-    // The system writes lower-case letters, and a domain of four digits.
-    let name = bus_id.to_ascii_lowercase();
-    let name = name.get(name.len().checked_sub("0000:00:00.0".len())?..)?;
     // The file has -1 if there is no node.
-    read(system.join("bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
+    read(system.join("bus/pci/devices").join(place_of(bus_id)?).join("numa_node"))?.trim().parse().ok()
+}
+
+/// Returns a place on the bus as the system writes it: in lower-case letters, and with a domain of
+/// four digits, where the driver writes eight.
+pub(crate) fn place_of(bus_id: &str) -> Option<String> {
+    let place = bus_id.get(bus_id.len().checked_sub("0000:00:00.0".len())?..)?;
+    Some(place.to_ascii_lowercase())
 }
 
 /// Returns a place among the system's files. `CACHALOT_SYSTEM` names a folder that stands for `/`,
@@ -244,10 +248,19 @@ pub fn of_system() -> Option<(u64, u64)> {
     Some(memory)
 }
 
+/// Returns the free bytes of a device that shares the host's memory and has `total` bytes: what the
+/// system has [available](available). The driver counts the contents of files as used there,
+/// although the system drops them when memory is needed (GB10), so its figure `free` is told only if
+/// the system reports none. Calls no driver.
+#[must_use]
+pub fn free_if_shared(free: u64, total: u64) -> u64 {
+    available().unwrap_or(free).min(total)
+}
+
 /// Returns the bytes that the system can give to new memory, without the limits of control groups,
 /// which do not count the memory of devices. The contents of files that the system can drop are
 /// among them. Returns `None` if the system does not report them. Calls no driver.
-pub fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     entry(&read(in_system("proc/meminfo"))?, "MemAvailable:").map(|kib| kib << 10)
 }
 

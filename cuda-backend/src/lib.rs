@@ -91,7 +91,7 @@ pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
 pub use exit::BackgroundWork;
 pub use host_device::{HOST_SETTINGS, HostDevice};
-pub use host_memory::{available as available_memory, of_system as memory_of_system};
+pub use host_memory::{free_if_shared, of_system as memory_of_system};
 pub use host_stream::{HOST_STREAM, HostStream};
 pub use lock::HeapLock;
 pub use nvtx::{MemoryTool, ToolHeap};

@@ -142,9 +142,14 @@ impl CudaDevice {
 
     /// Returns the NUMA node of the GPU, if the system has several nodes.
     pub(crate) fn numa_node_of_gpu(&self) -> Option<u32> {
+        host_memory::node_of(&self.place_on_bus()?)
+    }
+
+    /// Returns the device's place on the bus, or `None` if the driver does not report it.
+    pub(crate) fn place_on_bus(&self) -> Option<String> {
         let _scope = self.context.enter().ok()?;
         let bus_id = self.bus_id()?.map(|letter| letter as u8);
-        host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
+        CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok().map(str::to_owned)
     }
 
     /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver

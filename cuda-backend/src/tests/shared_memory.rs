@@ -23,10 +23,10 @@ fn free_memory_is_what_the_system_has_available() {
     let MemoryInfo { free, total } = device.memory_info().expect("told");
     assert_eq!(total, 4 << 30, "the driver's");
     // The fake driver tells 3 GiB. The system's figure changes while the test runs.
-    let available = crate::available_memory().expect("Linux").min(total);
+    let available = crate::host_memory::available().expect("Linux").min(total);
     assert!(free.abs_diff(available) < total / 4 && free <= total, "{free} {available}");
     let (_, within_groups) = crate::memory_of_system().expect("Linux");
-    assert!(within_groups <= crate::available_memory().expect("Linux") + (1 << 30));
+    assert!(within_groups <= crate::host_memory::available().expect("Linux") + (1 << 30));
     assert!(device.shares_host_memory() && !self::device().shares_host_memory());
 }
 

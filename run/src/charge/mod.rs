@@ -27,7 +27,7 @@ use crate::real::Real;
 use crate::shared::bytes::show;
 use cachalot_core::config::Reserve;
 use cachalot_cuda::driver::types::{CuDevice, CuDeviceAttribute, CuUuid};
-use cachalot_cuda::{BUS_ID_BYTES, CuResult, available_memory, log};
+use cachalot_cuda::{BUS_ID_BYTES, CuResult, free_if_shared, log};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use host::HostCharge;
@@ -128,14 +128,13 @@ impl DriverFigures {
     }
 
     /// Returns the bytes that a program can still get on a device: those that the driver counts as
-    /// free or, if the device shares the host's memory, those that the system has available. There
-    /// the driver counts the contents of files as used (GB10).
+    /// free, or [those of the system](free_if_shared) if the device shares the host's memory.
     pub fn available_on(self, real: &Real, device: CuDevice) -> u64 {
         let mut is_integrated = 0;
         // SAFETY: the variable outlives the call, which writes one integer to it.
         let code = unsafe { real.device_get_attribute(&raw mut is_integrated, CuDeviceAttribute::INTEGRATED, device) };
         let free = self.total.saturating_sub(self.used);
-        if code.is_success() && is_integrated == 1 { available_memory().unwrap_or(free).min(self.total) } else { free }
+        if code.is_success() && is_integrated == 1 { free_if_shared(free, self.total) } else { free }
     }
 }
 
