@@ -249,9 +249,9 @@ pub fn of_system() -> Option<(u64, u64)> {
 }
 
 /// Returns the free bytes of a device that shares the host's memory and has `total` bytes: what the
-/// system has [available](available). The driver counts the contents of files as used there,
-/// although the system drops them when memory is needed (GB10), so its figure `free` is told only if
-/// the system reports none. Calls no driver.
+/// system has available. The driver counts the contents of files as used there, although the system
+/// drops them when memory is needed (GB10), so its figure `free` is told only if the system reports
+/// none. Calls no driver.
 #[must_use]
 pub fn free_if_shared(free: u64, total: u64) -> u64 {
     available().unwrap_or(free).min(total)
