@@ -8,9 +8,6 @@ Each configuration is a process of its own, by default the two of ``CONFIGS``.
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import unittest
 from typing import NamedTuple
 
@@ -19,18 +16,12 @@ import torch
 import cachalot_gpu
 import cachalot_gpu.torch as cachalot
 from cachalot_gpu.torch import Tag, lend_graphs, lent
+from each import CONFIG, run, used
 
 MIB = 1 << 20
 CONFIGS = ("policy:caching,expandable_segments:True", "policy:stitched")
-CONFIG = os.environ.get("CACHALOT_TEST_LOANS", "")
 if CONFIG:
     cachalot.enable(CONFIG)
-
-
-def used() -> int:
-    """Bytes of the device that are in use, as the driver counts them."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free
 
 
 def block(mib: int) -> torch.Tensor:
@@ -184,11 +175,4 @@ class Refused(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if CONFIG:
-        unittest.main(verbosity=2)
-    failed = 0
-    for config in sys.argv[1:] or CONFIGS:
-        print(f"-- {config}", flush=True)
-        environment = os.environ | {"CACHALOT_TEST_LOANS": config}
-        failed |= subprocess.run([sys.executable, __file__], env=environment, check=False).returncode
-    sys.exit(failed != 0)
+    run(__file__, CONFIGS)

@@ -8,9 +8,6 @@ Each configuration is a process of its own.
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import unittest
 
 import torch
@@ -18,10 +15,10 @@ import torch
 import cachalot_gpu
 import cachalot_gpu.torch
 from cachalot_gpu.memory_saver import torch_memory_saver as saver
+from each import CONFIG, run, used
 
 MIB = 1 << 20
 CONFIGS = ("policy:caching", "policy:stitched", "policy:caching,expandable_segments:True")
-CONFIG = os.environ.get("CACHALOT_TEST_SAVER", "")
 if CONFIG and CONFIG != CONFIGS[0]:
     cachalot_gpu.torch.enable(CONFIG)
 
@@ -30,12 +27,6 @@ def setUpModule() -> None:
     """The first region enables cachalot, where the program has not."""
     with saver.region("first"):
         torch.zeros(1, device="cuda")
-
-
-def used() -> int:
-    """Bytes of the device that are in use, as the driver counts them."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free
 
 
 def full(size: int, value: int) -> torch.Tensor:
@@ -311,12 +302,4 @@ class Examples(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if CONFIG:
-        unittest.main(verbosity=2)
-    failed = 0
-    for config in sys.argv[1:] or CONFIGS:
-        print(f"-- {config}", flush=True)
-        # The first region enables cachalot with these settings, where the program has not.
-        environment = os.environ | {"CACHALOT_TEST_SAVER": config, "CACHALOT_CONF": config}
-        failed |= subprocess.run([sys.executable, __file__], env=environment, check=False).returncode
-    sys.exit(failed != 0)
+    run(__file__, CONFIGS)
