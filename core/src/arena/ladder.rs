@@ -437,7 +437,9 @@ impl<P: Platform> Ladder<'_, P> {
         }
         let total = self.device.ledger.memory_info(&self.device.driver)?.total;
         let allowed = fraction_of(fraction, total);
-        let room = allowed.saturating_sub(self.device.ledger.reserved());
+        // The request takes lent pages before new memory.
+        let lent = self.held.lent_bytes(request.capturing)?;
+        let room = allowed.saturating_sub(self.device.ledger.reserved().saturating_sub(lent));
         let stitcher = self.device.stitcher();
         let is_stitched = self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages();
         let more = match stitcher.filter(|_| is_stitched) {

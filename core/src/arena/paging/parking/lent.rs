@@ -64,6 +64,41 @@ impl<P: Platform> Holdings<'_, P> {
         self.take_lent(growth.bytes_to_map(request), |bytes| bytes == granule, request.capturing)
     }
 
+    /// Returns the bytes of the pages that [`take_lent`](Self::take_lent) would take for a request
+    /// of any size.
+    ///
+    /// # Errors
+    /// Those of the device, if it is asked about a capture.
+    #[inline]
+    pub(in crate::arena) fn lent_bytes(&self, capturing: bool) -> Result<u64, Error> {
+        if self.paging.lent.load(Ordering::Relaxed) == 0 { Ok(0) } else { self.count_lent(capturing) }
+    }
+
+    #[cold]
+    fn count_lent(&self, capturing: bool) -> Result<u64, Error> {
+        let Some(mapper) = self.heap_mapper() else { return Ok(0) };
+        let may_wait = !capturing && mapper.driver.may_record().is_some();
+        let (mut bytes, mut from) = (0, 0);
+        while let Some(pool) = mapper.next_lent_pool(from, None) {
+            from = pool + 1;
+            for used in mapper.heaps.pairs_of(pool) {
+                for slot in [PoolKind::Small, PoolKind::Large].map(|kind| used.slot(kind)) {
+                    if mapper.may_take_lent_of(slot, may_wait)? {
+                        mapper.visit_lent(
+                            slot,
+                            |_| true,
+                            |home| {
+                                bytes += home.bytes;
+                                true
+                            },
+                        );
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
     #[cold]
     fn take_lent_in_turn(&self, wanted: u64, fits: impl Fn(u64) -> bool, capturing: bool) -> Result<(), Error> {
         let Some(mapper) = self.heap_mapper() else { return Ok(()) };
@@ -149,18 +184,42 @@ impl<P: Platform> HeapMapper<'_, P> {
         mut bytes: u64,
         wanted: impl Fn(&HomePage) -> bool,
     ) -> heapless::Vec<HomePage, FOUND> {
-        let heap = self.heaps.lock(slot);
-        let pages = self.paging.pool.lock();
         let mut found = heapless::Vec::new();
-        // A page with an old mapping elsewhere cannot go back to the device.
-        let is_free = |home: &HomePage| {
-            wanted(home) && pages.is_home(home.page) && pages.has_one_mapping(home.page) && !pages[home.page].is_host
-        };
-        heap.lent_pages(is_free, |home| {
+        self.visit_lent(slot, wanted, |home| {
             bytes = bytes.saturating_sub(home.bytes);
             found.push(home).is_ok() && bytes > 0 && !found.is_full()
         });
         found
+    }
+
+    /// Calls `visit` with the wanted lent pages of the heap in `slot`, until it returns false.
+    fn visit_lent(&self, slot: u32, wanted: impl Fn(&HomePage) -> bool, visit: impl FnMut(HomePage) -> bool) {
+        let heap = self.heaps.lock(slot);
+        let pages = self.paging.pool.lock();
+        // A page with an old mapping elsewhere cannot go back to the device.
+        let is_free = |home: &HomePage| {
+            wanted(home) && pages.is_home(home.page) && pages.has_one_mapping(home.page) && !pages[home.page].is_host
+        };
+        heap.lent_pages(is_free, visit);
+    }
+
+    /// Returns whether lent pages of the heap in `slot` can be taken: their work is complete, or
+    /// the caller `may_wait` for it.
+    ///
+    /// # Errors
+    /// Those of the device, if it is asked about a capture.
+    fn may_take_lent_of(&self, slot: u32, may_wait: bool) -> Result<bool, Error> {
+        let stream = {
+            let heap = self.heaps.lock(slot);
+            if heap.loan.is_quiet || !may_wait {
+                return Ok(heap.loan.is_quiet);
+            }
+            self.driver.usable_stream(&heap, NO_STREAM)
+        };
+        match stream {
+            Some(stream) => Ok(!self.driver.call(|memory| memory.is_capturing(stream))?),
+            None => Ok(true),
+        }
     }
 
     /// Waits for the work before the loan of the heap in `slot`, if this is permitted and the work
@@ -169,16 +228,18 @@ impl<P: Platform> HeapMapper<'_, P> {
     /// # Errors
     /// Those of the device.
     fn is_lent_quiet(&self, slot: u32, permission: Option<&RecordPermission<'_>>) -> Result<bool, Error> {
+        if !self.may_take_lent_of(slot, permission.is_some())? {
+            return Ok(false);
+        }
         let stream = {
             let heap = self.heaps.lock(slot);
-            if heap.loan.is_quiet || permission.is_none() {
-                return Ok(heap.loan.is_quiet);
+            if heap.loan.is_quiet {
+                return Ok(true);
             }
             self.driver.usable_stream(&heap, NO_STREAM)
         };
         match stream {
             // The loan has ordered the stream after all other work that uses the pages.
-            Some(stream) if self.driver.call(|memory| memory.is_capturing(stream))? => return Ok(false),
             Some(stream) => self.driver.call(|memory| memory.synchronize(stream))?,
             None => self.driver.call(P::Device::synchronize_all)?,
         }

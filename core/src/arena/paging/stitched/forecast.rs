@@ -13,10 +13,11 @@ use crate::pages::counts::PageCounts;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if
-    /// `grow` could not serve the request. Free pages count whether or not their work is complete,
-    /// because a request that cannot move a page would wait for its work and use it anyway.
-    pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
+    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare and `lent` bytes of
+    /// lent pages, or `None` if `grow` could not serve the request. Free pages count whether or not
+    /// their work is complete, because a request that cannot move a page would wait for its work
+    /// and use it anyway.
+    pub(crate) fn forecast(&self, request: &Request, spare: u64, lent: u64) -> Result<Option<Forecast>, Error> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
         }
@@ -24,7 +25,7 @@ impl<P: Platform> Stitcher<'_, P> {
             return Ok(Some(Forecast::Hit(ptr)));
         }
         let ledger = self.mapper().ledger;
-        let room = ledger.limit().saturating_sub(ledger.reserved());
+        let room = ledger.limit().saturating_sub(ledger.reserved().saturating_sub(lent));
         let new = self.new_bytes_beside(request, room, spare)?;
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
     }

@@ -82,13 +82,14 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if let Some(ptr) = self.search_other_heap(on.arena, request)? {
             return Ok(Some(ptr));
         }
-        let wanted = self.growth.bytes_to_map(request);
-        on.holdings().take_lent(wanted, |bytes| bytes <= wanted, request.capturing)?;
         self.unmap_some_stale(request);
-        let allowed = self.allowance(request);
-        if let Some(ptr) = self.borrow(on, request, allowed)? {
+        if let Some(ptr) = self.borrow(on, request, self.allowance(request))? {
             return Ok(Some(ptr));
         }
+        // After the search for a block of another stream, which maps nothing.
+        let wanted = self.growth.bytes_to_map(request);
+        on.holdings().take_lent(wanted, |bytes| bytes <= wanted, request.capturing)?;
+        let allowed = self.allowance(request);
         let served = self.grow_with_pending(on, request, allowed)?;
         if served.is_some() || allowed == 0 {
             return Ok(served);

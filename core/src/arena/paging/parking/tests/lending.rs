@@ -1,6 +1,7 @@
 //! Pools that lend the pages of their free blocks.
 
 use super::*;
+use crate::arena::request::Forecast;
 use crate::device::Holder;
 
 /// The policies under which any private pool lends. Under the caching policy, only one with a tag
@@ -413,4 +414,45 @@ fn a_failure_at_any_call_loses_nothing() {
             assert!(failures > 8, "`{policy}`: {failures}");
         }
     }
+}
+
+#[test]
+fn a_forecast_knows_what_a_request_takes_of_lent_memory() {
+    for policy in POLICIES {
+        for capturing in [false, true] {
+            let allocator = allocator(policy);
+            // Blocks above 20 MiB have segments of their own, where there are no pages.
+            let pool = tagged(&allocator);
+            let pools = allocator.pools(DEVICE).unwrap();
+            pools.begin_route(pool, Route::Stream(ONE), RoutePurpose::Requests).unwrap();
+            let block = allocator.malloc(DEVICE, 60 * MIB, ONE).unwrap();
+            device(&allocator).launch(ONE, block, 60 * MIB).unwrap();
+            allocator.free(block).unwrap();
+            pools.end_route(pool, RoutePurpose::Requests).unwrap();
+            allocator.settings(DEVICE).unwrap().set_limit(Some(80 * MIB));
+            let forecast = || allocator.forecast(DEVICE).unwrap().malloc(60 * MIB, EAGER).unwrap();
+            assert_eq!(forecast(), Forecast::OutOfMemory, "`{policy}`");
+            lend(&allocator, TARGET).unwrap();
+            device(&allocator).set_capturing(ONE, capturing);
+            let forecast = forecast();
+            let served = allocator.malloc(DEVICE, 60 * MIB, EAGER);
+            assert_eq!(served.is_err(), forecast == Forecast::OutOfMemory, "`{policy}`: {forecast:?}, {served:?}");
+            assert_eq!(served.is_err(), capturing, "`{policy}`: nothing waits for a stream that captures");
+        }
+    }
+}
+
+#[test]
+fn a_block_of_another_stream_serves_before_lent_pages() {
+    let allocator = allocator("policy:stitched,slack:0");
+    let graph = Graph::capture(&allocator, &[60]);
+    let held = eager(&allocator, 62);
+    let kept = allocator.malloc(DEVICE, 2 * MIB, EAGER).unwrap();
+    allocator.free(held).unwrap();
+    lend(&allocator, graph.target()).unwrap();
+    let forecast = allocator.forecast(DEVICE).unwrap().malloc(62 * MIB, TWO).unwrap();
+    let block = allocator.malloc(DEVICE, 62 * MIB, TWO).unwrap();
+    assert_eq!(forecast, Forecast::Hit(block));
+    assert_eq!(report_of(&allocator, graph.target()).parked, 0);
+    allocator.free(kept).unwrap();
 }
