@@ -290,14 +290,19 @@ impl<P: Platform> Arena<P> {
         self.recorder().follow_tuning(&self.settings, &self.tuning);
     }
 
-    /// Asks the device for virtual memory until the device is known to have it, and then makes
-    /// heaps expandable if the configuration says so. Tells the host once if the policy needs
-    /// virtual memory and the device has none. No lock is held, because the question may open the
-    /// device.
+    /// Asks the device for virtual memory until the device is known to have it. No lock is held,
+    /// because the question may open the device.
+    #[inline]
     fn learn_virtual_memory(&self) {
-        if self.driver.has_virtual_memory() {
-            return;
+        if !self.driver.has_virtual_memory() {
+            self.ask_for_virtual_memory();
         }
+    }
+
+    /// Makes heaps expandable if the configuration says so and the device has virtual memory. Tells
+    /// the host once if the configuration needs it and the device has none.
+    #[cold]
+    fn ask_for_virtual_memory(&self) {
         if self.driver.finds_virtual_memory() {
             self.apply_config();
         } else if self.settings.uses_pages(PoolMemory::Plain) && self.driver.misses_virtual_memory() {

@@ -67,7 +67,9 @@ impl<P: Platform> OnDevice<'_, P> {
                 if let Some(served) = self.holdings().grow_on_host(request)? {
                     return Ok(Some(served));
                 }
-                self.holdings().take_lent_granules(request)?;
+                if self.paging.may_lend() {
+                    self.holdings().take_lent_granules(request)?;
+                }
                 // Checked but not charged, because `expand` counts each mapped range. Whole
                 // granules may exceed the limit by less than one granule for each request, as in
                 // PyTorch.
@@ -176,7 +178,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
-        self.holdings().take_lent(bytes, |_| false, request.capturing)?;
+        if self.paging.may_lend() {
+            self.holdings().take_lent(bytes, |_| false, request.capturing)?;
+        }
         // Ordinary segments cannot use spare pages.
         if self.paging.bytes().spare > 0 {
             self.holdings().destroy_spares()?;

@@ -87,13 +87,17 @@ impl<P: Platform> Holdings<'_, P> {
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
     }
 
-    /// Returns the memory of spare pages of the host, which are kept until then because the host
-    /// takes a quarter of a second to make a GiB of them.
-    fn destroy_spares_of_host(&self) -> Result<(), Error> {
-        if self.paging.bytes().spare_of_host == 0 {
+    /// Returns the memory of spare pages to the device and to the host. Those of the host are kept
+    /// until then because the host takes a quarter of a second to make a GiB of them.
+    fn destroy_all_spares(&self) -> Result<(), Error> {
+        let bytes = self.paging.bytes();
+        if bytes.spare == 0 && bytes.spare_of_host == 0 {
             return Ok(());
         }
-        self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares_of_host())
+        self.mapper().map_or(Ok(()), |mapper| {
+            let destroyed = mapper.destroy_spares().map(|_any| ());
+            destroyed.and(mapper.destroy_spares_of_host())
+        })
     }
 
     /// Releases every wholly free segment and every spare page, as
@@ -103,13 +107,9 @@ impl<P: Platform> Holdings<'_, P> {
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
         let decommitted = if only.is_none() { self.wait_for_departures() } else { Ok(()) };
         // Nobody uses it either. A reclaim makes pages for it again.
-        let lent = if only.is_none() { self.take_lent(u64::MAX, |_| false, false) } else { Ok(()) };
-        unmapped
-            .and(decommitted)
-            .and(lent)
-            .and(self.empty_heaps(only))
-            .and(self.destroy_spares())
-            .and(self.destroy_spares_of_host())
+        let takes = only.is_none() && self.paging.may_lend();
+        let lent = if takes { self.take_lent(u64::MAX, |_| false, false) } else { Ok(()) };
+        unmapped.and(decommitted).and(lent).and(self.empty_heaps(only)).and(self.destroy_all_spares())
     }
 
     /// Releases every wholly free segment because memory could not be obtained before, and then

@@ -76,7 +76,7 @@ pub(crate) struct Paging<P: Platform> {
     /// `parking` waits for it; a request leaves lent pages alone if it is taken.
     taking: Turn,
     /// 1 if a pool may be lent, and 0 if none is. Written under the registry's lock.
-    pub(in crate::arena) lent: AtomicU32,
+    lent: AtomicU32,
 }
 
 impl_empty! {
@@ -102,6 +102,13 @@ impl<P: Platform> Paging<P> {
     /// Returns the bytes of all pages, by the place of the page.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes
+    }
+
+    /// Returns whether a pool may be lent. Callers ask before they call anything for lent pages,
+    /// because almost no program lends memory.
+    #[inline]
+    pub(in crate::arena) fn may_lend(&self) -> bool {
+        self.lent.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the length of every page of the device in bytes, by handle.

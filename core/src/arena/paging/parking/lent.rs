@@ -21,7 +21,6 @@ use crate::error::Error;
 use crate::heap::home_pages::HomePage;
 use crate::pages::Page;
 use crate::stats::Stat;
-use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::{DevicePtr, NO_STREAM};
 
@@ -36,28 +35,24 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// Those of the device. No other page is taken.
-    #[inline]
+    #[cold]
     pub(in crate::arena) fn take_lent(
         &self,
         wanted: u64,
         fits: impl Fn(u64) -> bool,
         capturing: bool,
     ) -> Result<(), Error> {
-        // Almost no program lends memory.
-        if self.paging.lent.load(Ordering::Relaxed) == 0 {
-            Ok(())
-        } else {
-            self.take_lent_in_turn(wanted, fits, capturing)
-        }
+        let Some(mapper) = self.heap_mapper() else { return Ok(()) };
+        let Some(_turn) = mapper.paging.taking.try_take() else { return Ok(()) };
+        let permission = if capturing { None } else { mapper.driver.may_record() };
+        let spare = mapper.paging.bytes().spare;
+        mapper.take_lent_pages(wanted.saturating_sub(spare), fits, permission.as_ref(), None)
     }
 
     /// Takes lent pages as [`take_lent`](Self::take_lent) does, for the pages of a request, if
     /// their lengths are those of the heap.
-    #[inline]
+    #[cold]
     pub(in crate::arena) fn take_lent_granules(&self, request: &Request) -> Result<(), Error> {
-        if self.paging.lent.load(Ordering::Relaxed) == 0 {
-            return Ok(());
-        }
         let Some(growth) = self.page_growth() else { return Ok(()) };
         // A pool with a tag cuts its memory into longer pages.
         let granule = if self.heaps.lock(request.slot).parkable { 0 } else { growth.granule(request.kind) };
@@ -69,43 +64,28 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// Those of the device, if it is asked about a capture.
-    #[inline]
     pub(in crate::arena) fn lent_bytes(&self, capturing: bool) -> Result<u64, Error> {
-        if self.paging.lent.load(Ordering::Relaxed) == 0 { Ok(0) } else { self.count_lent(capturing) }
-    }
-
-    #[cold]
-    fn count_lent(&self, capturing: bool) -> Result<u64, Error> {
+        if !self.paging.may_lend() {
+            return Ok(0);
+        }
         let Some(mapper) = self.heap_mapper() else { return Ok(0) };
         let may_wait = !capturing && mapper.driver.may_record().is_some();
         let (mut bytes, mut from) = (0, 0);
+        let mut add = |home: HomePage| {
+            bytes += home.bytes;
+            true
+        };
         while let Some(pool) = mapper.next_lent_pool(from, None) {
             from = pool + 1;
             for used in mapper.heaps.pairs_of(pool) {
                 for slot in [PoolKind::Small, PoolKind::Large].map(|kind| used.slot(kind)) {
                     if mapper.may_take_lent_of(slot, may_wait)? {
-                        mapper.visit_lent(
-                            slot,
-                            |_| true,
-                            |home| {
-                                bytes += home.bytes;
-                                true
-                            },
-                        );
+                        mapper.visit_lent(slot, |_| true, &mut add);
                     }
                 }
             }
         }
         Ok(bytes)
-    }
-
-    #[cold]
-    fn take_lent_in_turn(&self, wanted: u64, fits: impl Fn(u64) -> bool, capturing: bool) -> Result<(), Error> {
-        let Some(mapper) = self.heap_mapper() else { return Ok(()) };
-        let Some(_turn) = mapper.paging.taking.try_take() else { return Ok(()) };
-        let permission = if capturing { None } else { mapper.driver.may_record() };
-        let spare = mapper.paging.bytes().spare;
-        mapper.take_lent_pages(wanted.saturating_sub(spare), fits, permission.as_ref(), None)
     }
 }
 

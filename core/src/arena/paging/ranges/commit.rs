@@ -18,7 +18,6 @@ use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::stats::{Occurrence, Stat};
-use crate::sync::Ordering;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
@@ -98,7 +97,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         stream: StreamId,
         attempt: impl Fn() -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        if device.paging.lent.load(Ordering::Relaxed) > 0 {
+        if device.paging.may_lend() {
             let longest = bytes.min(MOST_STEPS * self.range_step());
             device.holdings().take_lent(bytes, |page| page <= longest, self.captures(stream)?)?;
         }

@@ -87,8 +87,10 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             return Ok(Some(ptr));
         }
         // After the search for a block of another stream, which maps nothing.
-        let wanted = self.growth.bytes_to_map(request);
-        on.holdings().take_lent(wanted, |bytes| bytes <= wanted, request.capturing)?;
+        if on.paging.may_lend() {
+            let wanted = self.growth.bytes_to_map(request);
+            on.holdings().take_lent(wanted, |bytes| bytes <= wanted, request.capturing)?;
+        }
         let allowed = self.allowance(request);
         let served = self.grow_with_pending(on, request, allowed)?;
         if served.is_some() || allowed == 0 {
