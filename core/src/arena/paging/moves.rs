@@ -169,15 +169,19 @@ impl<P: Platform> Mover<'_, P> {
             (own, heap.blocks[block].uses)
         })?;
         let Some(own) = own else { return Ok(driver.call(P::Device::synchronize_all)?) };
-        if driver.call(|device| device.is_capturing(own))? {
-            return Err(in_capture().into());
-        }
+        // Some programs announce no capture, and a wait for its stream would break it.
+        let wait = |stream| {
+            if driver.call(|device| device.is_capturing(stream))? {
+                return Err(in_capture().into());
+            }
+            Ok::<_, Error>(driver.call(|device| device.synchronize(stream))?)
+        };
         while next != NONE {
             for stream in self.with_block(|heap, _| heap.uses().next_streams(&mut next))? {
-                driver.call(|device| device.synchronize(stream))?;
+                wait(stream)?;
             }
         }
-        Ok(driver.call(|device| device.synchronize(own))?)
+        wait(own)
     }
 
     /// Moves the pages one by one, until there is no memory for the next. Returns the bytes of

@@ -110,6 +110,24 @@ fn the_memory_of_a_captured_graph_moves_after_all_work() {
 }
 
 #[test]
+fn no_move_waits_for_a_stream_that_captures() {
+    // Neither capture is announced.
+    for capturing in [STREAM, StreamId(9)] {
+        let allocator = allocator(CONFIG);
+        let block = allocator.malloc(DEVICE, 2 * PAGE, STREAM).unwrap();
+        allocator.record_stream(block, StreamId(9)).unwrap();
+        device(&allocator).set_capturing(capturing, true);
+        let refused = advise(&allocator, block, Advice::Cold);
+        assert!(matches!(refused, Err(Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))));
+        // The stream of the other use comes first.
+        let waited = u64::from(capturing == STREAM);
+        assert_eq!(device(&allocator).calls(Call::Synchronize), waited, "{capturing:?}");
+        device(&allocator).set_capturing(capturing, false);
+        assert_eq!(advise(&allocator, block, Advice::Cold), Ok(2 * PAGE));
+    }
+}
+
+#[test]
 fn what_cannot_move_is_refused_or_stays() {
     for config in ["expandable_segments:True", "policy:stitched"] {
         let allocator = allocator(config);
