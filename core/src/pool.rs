@@ -109,11 +109,11 @@ pub enum RoutePurpose {
     /// capturing. The user that the route adds to the pool is the graph, which stays one until
     /// [`Pools::release`](crate::Pools::release), called after the graph is destroyed.
     ///
-    /// A program announces the capture before the capture begins, and ends the route before or
-    /// after the capture ends. An announcement after the start is permitted if no other thread
-    /// calls the allocator between the start and the announcement: a call of another thread may ask
-    /// the device for the id of the capturing stream, or whether the stream is idle, and either
-    /// question breaks the capture.
+    /// A program announces the capture before the capture begins, and ends the route after the
+    /// capture has ended. A later announcement or an earlier end is permitted if no other thread
+    /// calls the allocator in between: its call may ask the device for the id of the capturing
+    /// stream, or whether the stream is idle, or record an event of the whole device, and each of
+    /// these breaks the capture.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on
     /// capturing streams. The start of the route waits until no other thread records an event.

@@ -113,7 +113,8 @@ CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                     cachalot_route route, cachalot_stream stream);
 
-/** Ends the route of a capture. Call it before or after cudaStreamEndCapture.
+/** Ends the route of a capture. Call it after cudaStreamEndCapture. An earlier call is permitted if
+ * no other thread calls the library between this call and the end of the capture.
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
