@@ -345,16 +345,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ) -> Result<(), Error> {
         let _checked = self.checked_at("free", ptr);
         let word = self.pages.word(ptr);
-        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
-        // plans and shared pages share this bit. `get` instead of an index keeps the code for a
-        // panic off the fast path.
-        if let Some(heap) = word.heap()
-            && let Some(arena) = self.arenas.get(heap.device as usize)
-        {
-            let device = OnDevice { arena, pages: &self.pages };
+        if let Some((device, heap)) = self.unplanned(word) {
             return if first(device, heap) { Ok(()) } else { device.free(heap, ptr, bytes) };
         }
         self.free_elsewhere(word, ptr, bytes)
+    }
+
+    /// Returns the heap that owns an address, with its device, if the whole page belongs to one
+    /// without a plan. The null address has no owner.
+    #[inline(always)]
+    fn unplanned(&self, word: OwnerWord) -> Option<(OnDevice<'_, On<D, R, S>>, HeapRef)> {
+        let heap = word.unplanned();
+        let arena = self.arenas.get(heap.device as usize)?;
+        Some((OnDevice { arena, pages: &self.pages }, heap))
     }
 
     /// Calls `act` with the heap that owns `ptr`, and has an entry for the block. `act` returns

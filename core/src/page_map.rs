@@ -21,8 +21,9 @@ const PAGE_LOG2: u32 = 21;
 const NUMBER_BITS: u32 = 24;
 
 /// The bit of a packed owner that is set for heaps with plans and for [`SHARED`], and clear for
-/// other heaps. A free tests only this bit to find out that it is one of the latter.
+/// other heaps. It is the highest bit, so a word with it seems to name a device above all others.
 const NO_HEAP: u32 = 1 << 31;
+const _: () = assert!(NO_HEAP >> NUMBER_BITS > MAX_DEVICES as u32);
 
 /// The words of pages shared by segments. The low bits count the segments. No heap packs
 /// to these values, because no device has the number [`MAX_DEVICES`].
@@ -78,11 +79,17 @@ impl OwnerWord {
         Self(bit | device << NUMBER_BITS | number)
     }
 
-    /// Returns the heap that owns the address, if the whole page belongs to one without a plan.
+    /// Returns the heap that owns the address, if the whole page belongs to one without a plan, and
+    /// otherwise one of a device that no allocator has. So a free, which looks the device up, needs
+    /// no test of the word.
     #[inline(always)]
-    pub(crate) fn heap(self) -> Option<HeapRef> {
-        let heap = HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) };
-        (self.0 & NO_HEAP == 0).then_some(heap)
+    pub(crate) fn unplanned(self) -> HeapRef {
+        HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) }
+    }
+
+    /// Returns the heap that owns the address, if the whole page belongs to one without a plan.
+    fn heap(self) -> Option<HeapRef> {
+        (self.0 & NO_HEAP == 0).then(|| self.unplanned())
     }
 
     /// Returns the owner that the word encodes.

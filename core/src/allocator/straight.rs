@@ -64,11 +64,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline(always)]
     pub fn free_straight(&self, ptr: DevicePtr, bytes: Option<u64>) -> bool {
         let _checked = self.checked_at("free", ptr);
-        // Testing one bit is enough to know whether a heap without a plan owns the page: heaps with
-        // plans and shared pages share this bit. The null address has no owner.
-        let Some(heap) = self.pages.word(ptr).heap() else { return false };
-        let Some(arena) = self.arenas.get(heap.device as usize) else { return false };
-        OnDevice { arena, pages: &self.pages }.free_straight(heap, ptr, bytes)
+        let owner = self.unplanned(self.pages.word(ptr));
+        owner.is_some_and(|(device, heap)| device.free_straight(heap, ptr, bytes))
     }
 
     /// Frees the block at `ptr` as [`free_straight`](Self::free_straight) does, under any
