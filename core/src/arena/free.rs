@@ -80,7 +80,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.driver.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES) {
             return false;
         }
-        let Some(slot) = self.heaps.slots.get(owner.heap) else { return false };
+        let Some(slot) = self.heaps.slots.peek(owner.heap) else { return false };
         let mut heap = slot.heap.lock();
         if !heap.plain {
             return false;

@@ -84,7 +84,8 @@ impl<P: Platform> OnDevice<'_, P> {
             return None;
         }
         let size = self.settings.round_to_unit(bytes);
-        let slot = self.heaps.slots.get(self.heaps.hints.slot(stream, self.settings.kind_of(size)))?;
+        // A heap that was never set serves no stream.
+        let slot = self.heaps.slots.peek(self.heaps.hints.slot(stream, self.settings.kind_of(size)))?;
         let mut heap = slot.heap.lock();
         if heap.straight != stream {
             return None;
@@ -146,7 +147,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT && stream != NO_STREAM {
             let size = self.settings.round::<P::Storage>(word, bytes);
-            let slot = self.heaps.slots.get(self.heaps.hints.slot(stream, self.settings.kind_of(size)));
+            let slot = self.heaps.slots.peek(self.heaps.hints.slot(stream, self.settings.kind_of(size)));
             // Another compilation of the straight path, because a recorder is often on.
             if let Some(slot) = slot
                 && let mut heap = slot.heap.lock()

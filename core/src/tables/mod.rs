@@ -66,6 +66,12 @@ pub trait OnceTable<T>: Empty {
     /// Returns the entry at `index`, or `None` if it has not been set.
     fn get(&self, index: u32) -> Option<&T>;
 
+    /// Returns the entry at `index`, as [`get`](Self::get) does, but does not ask whether one that
+    /// is stored in place has been set. If it has not, it is an empty value.
+    fn peek(&self, index: u32) -> Option<&T> {
+        self.get(index)
+    }
+
     /// Returns the entry at `index`. If it has not been set, an empty value is created, and `set`
     /// changes it before any thread gets it. `None` if `index` is beyond the table's capacity.
     fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T>;
@@ -115,8 +121,11 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     type ForDevices<T>: Table<T>;
     /// The devices of an allocator.
     type Devices<T: Empty + 'static>: Devices<T>;
-    /// Heaps and pools. Threads share references to entries of this table, so no entry moves.
+    /// Pools. Threads share references to entries of this table, so no entry moves.
     type OnceTable<T: Empty + 'static>: OnceTable<T>;
+    /// Heaps. Those of most programs are in place: every request and every free looks one up, and
+    /// comes from its number to its address without a load.
+    type InPlaceTable<T: Empty + 'static>: OnceTable<T>;
     /// The cells of the index of streams, which is read without a lock.
     type Cells: Cells;
     /// The table of the page map, which is read without a lock.
@@ -186,6 +195,7 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     type ForDevices<T> = heapless::Vec<T, DEVICES>;
     type Devices<T: Empty + 'static> = FixedDevices<T, DEVICES>;
     type OnceTable<T: Empty + 'static> = FixedOnceTable<T, HEAPS>;
+    type InPlaceTable<T: Empty + 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
     type Pages = AtomicMap<FixedCells<PAGES>>;
     const GROUPS: u32 = 1;
@@ -254,33 +264,33 @@ impl<T: Empty> Lazy<T> for InPlace<T> {
     fn drop_value(&mut self) {}
 }
 
-/// The [`OnceTable`] of [`Fixed`]: an array of `N` entries.
+/// The [`OnceTable`] of [`Fixed`]: an array of `N` entries. The values are in the table from the
+/// start, so they are never moved over the stack.
 #[derive(Debug)]
-pub struct FixedOnceTable<T, const N: usize>([OnceEntry<T>; N]);
-
-/// An entry of a [`FixedOnceTable`]. The value is in the table from the start, so it is never moved
-/// over the stack.
-#[derive(Debug)]
-struct OnceEntry<T> {
-    /// Initialized ⟺ the value has been set.
-    is_set: Once<()>,
-    value: T,
+pub struct FixedOnceTable<T, const N: usize> {
+    /// Initialized ⟺ the value with this index has been set.
+    are_set: [Once<()>; N],
+    values: [T; N],
 }
 
-impl_empty! { [T: Empty] OnceEntry<T> { is_set: Once::new(), value } }
-
-empty_by!([T: Empty, const N: usize] FixedOnceTable<T, N> = Self(empty!()));
+impl_empty! { [T: Empty, const N: usize] FixedOnceTable<T, N> { are_set: [const { Once::new() }; N], values } }
 
 impl<T: Empty, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
+    #[inline(always)]
     fn get(&self, index: u32) -> Option<&T> {
-        let entry = self.0.get(index as usize)?;
-        entry.is_set.is_completed().then_some(&entry.value)
+        let is_set = self.are_set.get(index as usize)?.is_completed();
+        is_set.then(|| &self.values[index as usize])
+    }
+
+    #[inline(always)]
+    fn peek(&self, index: u32) -> Option<&T> {
+        self.values.get(index as usize)
     }
 
     fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T> {
-        let entry = self.0.get(index as usize)?;
-        entry.is_set.call_once(|| set(&entry.value));
-        Some(&entry.value)
+        let value = self.values.get(index as usize)?;
+        self.are_set[index as usize].call_once(|| set(value));
+        Some(value)
     }
 }
 
@@ -329,7 +339,7 @@ impl<T: Empty, const N: usize> Devices<T> for FixedDevices<T, N> {
 mod growable {
     use super::atomic_map::GrowingCells;
     use super::page_table::RadixPages;
-    use super::{Devices, Lazy, OnceTable, Storage, Table};
+    use super::{Devices, FixedOnceTable, Lazy, OnceTable, Storage, Table};
     use crate::suballoc::{SubAllocator, SubAllocators};
     use crate::sync::{Empty, empty, empty_by, impl_empty};
     use alloc::boxed::Box;
@@ -365,6 +375,7 @@ mod growable {
         type ForDevices<T> = Vec<T>;
         type Devices<T: Empty + 'static> = Vec<T>;
         type OnceTable<T: Empty + 'static> = GrowingOnceTable<T>;
+        type InPlaceTable<T: Empty + 'static> = GrowingInPlaceTable<T>;
         type Cells = GrowingCells;
         type Pages = RadixPages;
         const GROUPS: u32 = 16;
@@ -469,7 +480,7 @@ mod growable {
         }
     }
 
-    /// Entries that are stored in place: enough for most devices.
+    /// Entries, or their boxes, that are stored in place: enough for most devices.
     const FIRST: usize = 64;
     /// Entries in a chunk.
     const CHUNK: usize = 128;
@@ -487,7 +498,7 @@ mod growable {
     /// chunk is allocated when its first entry is set.
     #[derive(Debug)]
     pub struct GrowingOnceTable<T> {
-        /// Entries 0 to `FIRST − 1`. In most programs, `malloc` and `free` use no others.
+        /// Entries 0 to `FIRST − 1`.
         first: [OnceBox<T>; FIRST],
         /// Chunk `n` contains the entries from `FIRST + n * CHUNK` on.
         further: Chunks<T>,
@@ -495,6 +506,45 @@ mod growable {
 
     impl_empty! {
         [T] GrowingOnceTable<T> { first: [const { OnceBox::new() }; FIRST], further: OnceBox::new() }
+    }
+
+    /// The table of heaps of [`Growable`].
+    #[derive(Debug)]
+    pub struct GrowingInPlaceTable<T> {
+        /// Entries 0 to `FIRST − 1`. In most programs, `malloc` and `free` use no others.
+        first: FixedOnceTable<T, FIRST>,
+        /// The entries from `FIRST` on.
+        further: GrowingOnceTable<T>,
+    }
+
+    impl_empty! { [T: Empty] GrowingInPlaceTable<T> { first, further } }
+
+    impl<T: Empty> GrowingInPlaceTable<T> {
+        /// Looks up an entry from `FIRST` on. Kept out of line so that the others are only a few
+        /// instructions.
+        #[cold]
+        fn get_further(&self, index: u32) -> Option<&T> {
+            self.further.get(index - FIRST as u32)
+        }
+    }
+
+    impl<T: Empty> OnceTable<T> for GrowingInPlaceTable<T> {
+        #[inline(always)]
+        fn get(&self, index: u32) -> Option<&T> {
+            if (index as usize) < FIRST { self.first.get(index) } else { self.get_further(index) }
+        }
+
+        #[inline(always)]
+        fn peek(&self, index: u32) -> Option<&T> {
+            if (index as usize) < FIRST { self.first.peek(index) } else { self.get_further(index) }
+        }
+
+        fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T> {
+            match index.checked_sub(FIRST as u32) {
+                Some(further) => self.further.get_or_set(further, set),
+                None => self.first.get_or_set(index, set),
+            }
+        }
     }
 
     /// Creates an array directly on the heap, so that it is never copied over the stack.

@@ -115,7 +115,14 @@ impl<P: Platform> Slot<P> {
 pub(crate) type HeapGuard<'a, P> = MutexGuard<'a, <P as Platform>::Lock, Heap<<P as Platform>::Storage>>;
 
 /// The heaps of one device, with the pairs and pools that they belong to.
+///
+/// The fields are in the order written here, with the slots first: behind other fields, the address
+/// of a slot takes an addition more, in every request and every free.
+#[repr(C)]
 pub(crate) struct Heaps<P: Platform> {
+    /// The heaps. Pair `p` has its small heap in slot `2 · p` and its large heap in slot `2 · p +
+    /// 1`. Slots are never removed.
+    pub slots: <P::Storage as Storage>::InPlaceTable<Slot<P>>,
     /// The number of the device in the allocator.
     device: AtomicU32,
     /// The default pool. It is stored in place, so the fast path reaches its streams without
@@ -125,9 +132,6 @@ pub(crate) struct Heaps<P: Platform> {
     pub hints: StreamHints,
     /// The private pools. Entry `p` is pool `p`, and entry 0 is not used.
     pools: <P::Storage as Storage>::OnceTable<SharedPool<P::Storage>>,
-    /// The heaps. Pair `p` has its small heap in slot `2 · p` and its large heap in slot `2 · p +
-    /// 1`. Slots are never removed.
-    pub slots: <P::Storage as Storage>::OnceTable<Slot<P>>,
     /// The pools, routes and pairs that exist.
     pub registry: Ranked<P::Lock, Registry<P::Storage>>,
     /// The heaps of ended streams in which a segment has become wholly free since the end.
