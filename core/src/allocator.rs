@@ -75,7 +75,6 @@ pub use ranges::{Range, Ranges};
 pub use settings::DeviceSettings;
 pub use statistics::{Reading, Statistic, StatisticKind};
 pub use stats::Statistics;
-pub use straight::Straight;
 pub use tenants::Tags;
 pub use tracing::Tracing;
 pub use tuning::Tuning;
@@ -260,8 +259,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let _checked = self.checked("malloc", device);
         let device = self.on(device)?;
-        let served = if device.is_usual() { device.malloc_straight(bytes, stream) } else { None };
-        served.map_or_else(|| device.malloc(bytes, stream), Ok)
+        device.malloc_straight(bytes, stream).map_or_else(|| device.malloc(bytes, stream), Ok)
     }
 
     /// Frees the block at `ptr`, in the order of its own stream. Does nothing for the null address.

@@ -110,8 +110,7 @@ mod units;
 
 pub use allocator::{
     Allocator, Block, BlockAllocator, Buffer, DeviceSettings, FailedDrop, Forecasts, PageStats, Pages, Parking,
-    Planning, Pools, Range, Ranges, Reading, RouteScope, Statistic, StatisticKind, Statistics, Straight, Tags, Tracing,
-    Tuning,
+    Planning, Pools, Range, Ranges, Reading, RouteScope, Statistic, StatisticKind, Statistics, Tags, Tracing, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Window};

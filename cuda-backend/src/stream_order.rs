@@ -36,14 +36,6 @@ impl CudaDevice {
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
-    /// Returns the number of a stream, as [`stream_id`](Self::stream_id) does, or `None` if it
-    /// fails or would call the driver.
-    #[inline]
-    #[must_use]
-    pub fn known_stream(&self, stream: CuStream) -> Option<StreamId> {
-        if self.identity == StreamIdentity::Asked { None } else { self.streams.number(stream) }
-    }
-
     /// Returns the number of a stream, after asking the driver for its id.
     // Out of line, because the other identities, which ask nothing, would otherwise save registers
     // for the calls.

@@ -5,44 +5,24 @@
 //! other languages' interfaces. It calls nothing but the walks of sorted lists, so its values stay
 //! in registers, and its results fit into one.
 
-use crate::allocator::{Allocator, Begun};
+use crate::allocator::Allocator;
 use crate::arena::OnDevice;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
-use core::borrow::Borrow;
-
-/// A device with nothing unusual at the moment.
-pub struct Straight<'a, D: DeviceMemory, R: Lock, S: Storage>(Begun<'a, D, R, S>);
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> Straight<'a, D, R, S> {
-    /// Returns the device.
-    #[inline(always)]
-    #[must_use]
-    pub fn device(&self) -> &'a D {
-        self.0.device.arena.driver.device().borrow()
-    }
-
-    /// Allocates a block as [`Allocator::malloc`] does, if a free block of the stream serves the
-    /// request by the plain rules. Otherwise returns `None`, and has changed nothing: call
-    /// [`malloc_anew`](Allocator::malloc_anew).
-    #[inline(always)]
-    #[must_use]
-    pub fn malloc(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        self.0.malloc_straight(bytes, stream)
-    }
-}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Returns a device for one request by the straight path. `None` if the path would decline all
-    /// requests for now, or if there is no such device: call [`malloc_anew`](Self::malloc_anew).
+    /// Allocates a block as [`malloc`](Self::malloc) does, if a free block of the stream serves the
+    /// request by the plain rules, and nothing is unusual. Otherwise returns `None`, and has
+    /// changed nothing: call [`malloc_anew`](Self::malloc_anew).
     #[inline(always)]
-    pub fn straight(&self, device: DeviceIndex) -> Option<Straight<'_, D, R, S>> {
-        let checked = self.checked("malloc", device);
-        let device = OnDevice { arena: self.arenas.get(device.0 as usize)?, pages: &self.pages };
-        device.is_usual().then_some(Straight(Begun { device, _checked: checked }))
+    #[must_use]
+    pub fn malloc_straight(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        let _checked = self.checked("malloc", device);
+        let arena = self.arenas.get(device.0 as usize)?;
+        OnDevice { arena, pages: &self.pages }.malloc_straight(bytes, stream)
     }
 
     /// Allocates a block as [`malloc`](Self::malloc) does, under any conditions, after the straight

@@ -68,19 +68,13 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve_cached(word, bytes, stream, || self.declined(bytes, stream))
     }
 
-    /// Returns whether the straight path may serve requests at the moment.
-    #[inline(always)]
-    pub(crate) fn is_usual(self) -> bool {
-        self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS == 0
-    }
-
-    /// Serves a request from a free block of a plain heap, while the device
-    /// [is usual](Self::is_usual). `None`: it takes more than that, and nothing has changed, so
-    /// that [`malloc`](Self::malloc) begins anew.
+    /// Serves a request from a free block of a plain heap, if nothing is unusual. `None`: it takes
+    /// more than that, and nothing has changed, so that [`malloc`](Self::malloc) begins anew.
     #[inline(always)]
     pub(crate) fn malloc_straight(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        let is_usual = self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS == 0;
         // The bound is that of `serve_cached`.
-        if !(1..=MAX_REQUEST - UNIT).contains(&bytes) || stream == NO_STREAM {
+        if !is_usual || !(1..=MAX_REQUEST - UNIT).contains(&bytes) || stream == NO_STREAM {
             return None;
         }
         let size = self.settings.round_to_unit(bytes);

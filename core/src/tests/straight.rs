@@ -68,7 +68,7 @@ impl Straight {
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         self.call(
-            |allocator| allocator.straight(DEVICE)?.malloc(bytes, stream).map(Ok),
+            |allocator| allocator.malloc_straight(DEVICE, bytes, stream).map(Ok),
             |allocator| allocator.malloc_anew(DEVICE, bytes, stream),
         )
     }

@@ -96,18 +96,6 @@ impl Device {
         }
     }
 
-    /// Returns the number of a stream, if it takes no call: the device is open, and the driver is
-    /// not asked.
-    #[inline(always)]
-    pub(crate) fn known_stream(&self, stream: CuStream) -> Option<StreamId> {
-        match &self.backing {
-            Backing::Cuda(device) => device.known_stream(stream),
-            Backing::Lazy(later) => later.opened()?.known_stream(stream),
-            Backing::Host(_) => stream.is_null().then_some(HOST_STREAM),
-            Backing::Simulated(_) => simulated_stream(stream),
-        }
-    }
-
     /// Opens the device if necessary, and returns the allocator's number of a stream.
     pub(crate) fn stream_of_request(&self, stream: CuStream) -> Outcome<StreamId> {
         // One look at the kind of the device for both.
@@ -205,7 +193,7 @@ fn host_stream_id(stream: CuStream) -> Outcome<StreamId> {
 
 /// Returns the number of a simulated device's stream: the handle, except for the default streams.
 #[inline(always)]
-fn simulated_stream(stream: CuStream) -> Option<StreamId> {
+pub(crate) fn simulated_stream(stream: CuStream) -> Option<StreamId> {
     match stream {
         CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
         CuStream::PER_THREAD => Some(StreamId(OWN_STREAM | this_thread())),

@@ -8,6 +8,7 @@ use crate::c::announced::{Announced, orders_memory};
 use crate::c::callbacks::Callbacks;
 use crate::c::device::{Backing, Device, SharedAllocator};
 use crate::c::idle::IdleWork;
+use crate::c::known_streams::KnownStreams;
 use crate::c::lazy_device::LazyDevice;
 use crate::c::marshal::{self, Versioned};
 use crate::c::notes;
@@ -73,6 +74,8 @@ pub(crate) struct Instance {
     /// Declared before the allocator that its thread uses: dropped first.
     pub(crate) upkeep: Upkeep,
     pub(crate) allocator: SharedAllocator,
+    /// The numbers of streams that take no call, the same for all devices.
+    known_streams: KnownStreams,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
     pub(crate) recorder: Arc<Recorder>,
@@ -107,7 +110,8 @@ impl Instance {
         let announced = parsed.announced().map(Arc::new);
         let callbacks = Arc::new(Callbacks::new(host));
         let (stacks, recorder) = (Arc::new(Stacks::default()), Arc::new(Recorder::default()));
-        let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda(host)? };
+        let streams = Arc::new(Streams::new());
+        let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda(host, &streams)? };
         let devices = (0..).zip(devices).map(|(number, (ordinal, backing))| Device {
             backing,
             number,
@@ -121,6 +125,7 @@ impl Instance {
         let instance = Box::new(Self {
             upkeep: Upkeep::default(),
             allocator,
+            known_streams: parsed.known_streams(streams),
             callbacks,
             stacks,
             recorder,
@@ -181,10 +186,9 @@ impl Instance {
     /// nothing.
     #[inline(always)]
     pub(crate) fn malloc_straight(&self, device: c_int, bytes: usize, stream: cachalot_stream) -> Option<DevicePtr> {
+        let stream = self.known_streams.number(CuStream(stream.addr()))?;
         // The cast turns a negative number into a number above every device's.
-        let straight = self.allocator.straight(DeviceIndex(device as u32))?;
-        let stream = straight.device().known_stream(CuStream(stream.addr()))?;
-        straight.malloc(bytes as u64, stream)
+        self.allocator.malloc_straight(DeviceIndex(device as u32), bytes as u64, stream)
     }
 
     /// Frees a block as [`free`](Self::free) does, or returns false and has changed nothing.
@@ -388,6 +392,19 @@ impl ParsedOptions {
         notes::tell(&config, self.limit.is_some());
     }
 
+    /// Returns how the numbers of streams are known. `streams` is the table of the driver's streams.
+    fn known_streams(&self, streams: Arc<Streams>) -> KnownStreams {
+        if self.has(CACHALOT_SIMULATED) {
+            KnownStreams::Simulated
+        } else if self.has(CACHALOT_HOST) {
+            KnownStreams::OfHost
+        } else if self.has(CACHALOT_ASK_STREAM_ID) {
+            KnownStreams::None
+        } else {
+            KnownStreams::InTable(streams)
+        }
+    }
+
     /// Creates simulated devices.
     fn simulate(&self) -> Vec<(c_int, Backing)> {
         let one = [(0, None)];
@@ -400,7 +417,7 @@ impl ParsedOptions {
     }
 
     /// Opens the driver's devices, or prepares each for opening on first use.
-    fn cuda(&self, host: Host) -> Outcome<Vec<(c_int, Backing)>> {
+    fn cuda(&self, host: Host, streams: &Arc<Streams>) -> Outcome<Vec<(c_int, Backing)>> {
         let driver = Driver::load().map_err(|error| Status::no_driver(&error, host))?;
         let count = driver.device_count().map_err(CuResult::error)?;
         let mut wanted = self.devices.clone();
@@ -415,9 +432,8 @@ impl ParsedOptions {
             // A program that forgets a report must not crash.
             StreamIdentity::Unreported
         };
-        let streams = Arc::new(Streams::new());
         let stream_ordered = orders_memory(&self.config);
-        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams), stream_ordered };
+        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(streams), stream_ordered };
         let wanted = wanted.into_iter().map(|(ordinal, context)| (ordinal, options(context)));
         if self.has(CACHALOT_HOST) {
             let open = |number, options| HostDevice::open_with(driver, number, options);

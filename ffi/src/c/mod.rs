@@ -28,6 +28,7 @@ mod filters;
 mod handle;
 mod idle;
 mod instance;
+mod known_streams;
 mod last_error;
 mod lazy_device;
 mod marshal;

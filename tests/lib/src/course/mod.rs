@@ -269,7 +269,7 @@ impl Course {
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) {
         let served = if bytes.is_multiple_of(8) {
-            let straight = self.allocator.straight(DEVICE).and_then(|device| device.malloc(bytes, stream));
+            let straight = self.allocator.malloc_straight(DEVICE, bytes, stream);
             straight.map_or_else(|| self.allocator.malloc(DEVICE, bytes, stream), Ok)
         } else {
             self.allocator.malloc(DEVICE, bytes, stream)
