@@ -151,7 +151,7 @@ impl Flags {
 
     /// Sets the flags that make requests poll the events of a group while blocks wait for them. The
     /// caller holds the lock of the group's queues, so the flags match the queues.
-    pub(super) fn follow<S: Storage>(&self, group: u32, queues: &EventQueues<S>) {
+    pub(crate) fn follow<S: Storage>(&self, group: u32, queues: &EventQueues<S>) {
         let (waits, gathers) = (queues.is_waiting(), self.has(GATHERS));
         let bit = 1 << group;
         self.set(bit << PENDING.trailing_zeros(), waits && !gathers);
@@ -173,7 +173,7 @@ impl Flags {
 
     /// Returns whether any block waits for the device. If none does, the caller sees everything
     /// that other threads wrote before they cleared the flags.
-    pub(super) fn are_waiting(&self) -> bool {
+    pub(crate) fn are_waiting(&self) -> bool {
         self.0.load(Ordering::Acquire) & (PENDING | GATHERED | DEFERRED | ORDERED) != 0
     }
 
@@ -186,7 +186,7 @@ impl Flags {
     }
 
     /// Sets the flags of freed blocks that keep their uses. The caller holds their lock.
-    pub(super) fn follow_deferred<S: Storage>(&self, deferred: &DeferredFrees<S>) {
+    pub(crate) fn follow_deferred<S: Storage>(&self, deferred: &DeferredFrees<S>) {
         self.set(DEFERRED, deferred.has_captured());
         self.set(ORDERED, deferred.has_ordered());
     }

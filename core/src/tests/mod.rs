@@ -33,6 +33,8 @@ mod loom;
 #[cfg(loom)]
 mod loom_dirty;
 #[cfg(loom)]
+mod loom_ending;
+#[cfg(loom)]
 mod loom_gathered;
 #[cfg(loom)]
 mod loom_page_table;
