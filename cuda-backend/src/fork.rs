@@ -52,7 +52,7 @@ fn in_child_by_id() -> bool {
     }
     if !REFUSED.load(Ordering::Relaxed) {
         match marked_page() {
-            // A thread that loses the race leaves its page of 4 KiB mapped but unused.
+            // A thread that loses the race leaves its page mapped but unused.
             Some(word) => drop(MARK.compare_exchange(
                 core::ptr::null_mut(),
                 core::ptr::from_ref(word).cast_mut(),
@@ -81,7 +81,8 @@ pub unsafe fn wipe_in_children(first: *mut u8, bytes: usize) -> bool {
 /// Returns a word with the value 1 in the present process and 0 in children, or `None` if the
 /// kernel refuses to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
-    const LENGTH: usize = 4096;
+    // The kernel rounds it up to its page.
+    const LENGTH: usize = size_of::<AtomicU32>();
     // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
     // mapping.
     let address = unsafe {

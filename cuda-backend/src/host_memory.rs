@@ -9,12 +9,11 @@ use crate::host_claims::Claim;
 use core::ffi::{c_int, c_void};
 use core::num::NonZero;
 use core::ptr::NonNull;
+use rustix::param::page_size;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread::Builder;
 
-/// The granularity of mappings in bytes.
-const PAGE: usize = 4096;
 /// The size of a huge page in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 /// The number of bytes for which another thread is worth its cost.
@@ -45,7 +44,7 @@ pub(crate) enum Failure {
 
 /// Returns the length of the mapping for `bytes` bytes.
 fn length_of(bytes: u64) -> Option<usize> {
-    usize::try_from(bytes).ok()?.checked_next_multiple_of(PAGE)
+    usize::try_from(bytes).ok()?.checked_next_multiple_of(page_size())
 }
 
 /// Maps `bytes` bytes of memory and touches them. The memory is in huge pages if the system has
@@ -96,7 +95,7 @@ pub(crate) fn unmap(base: NonNull<c_void>, bytes: u64) -> bool {
 /// Maps memory without touching it. The address is a multiple of the size of a huge page if the
 /// memory is at least as long.
 fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
-    let spare = if length < HUGE_PAGE { 0 } else { HUGE_PAGE - PAGE };
+    let spare = if length < HUGE_PAGE { 0 } else { HUGE_PAGE - page_size() };
     let whole = length.checked_add(spare)?;
     // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
     // mapping.
@@ -196,7 +195,7 @@ fn touch_piece(start: usize, length: usize) -> bool {
             _ => return false,
         }
     }
-    for page in (0..length).step_by(PAGE) {
+    for page in (0..length).step_by(page_size()) {
         // SAFETY: the byte is in the new mapping, which nothing else uses. A volatile write is
         // never left out.
         unsafe { at.wrapping_byte_add(page).cast::<u8>().write_volatile(0) };
@@ -321,7 +320,7 @@ pub(crate) fn claim(bytes: u64) -> Option<Claim> {
 /// Returns the bytes of memory that this process has.
 pub(crate) fn of_process() -> Option<u64> {
     let pages: u64 = read("/proc/self/statm")?.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * PAGE as u64)
+    Some(pages * page_size() as u64)
 }
 
 /// Returns the number after a name at the start of a line.
@@ -355,7 +354,7 @@ mod tests {
         for bytes in [512, 4096, (2 << 20) - 512, 2 << 20, (40 << 20) + 1536] {
             let base = map(bytes, Some(0), &claim(bytes).expect("memory")).expect("memory");
             let length = length_of(bytes).expect("short");
-            let alignment = if length < HUGE_PAGE { PAGE } else { HUGE_PAGE };
+            let alignment = if length < HUGE_PAGE { page_size() } else { HUGE_PAGE };
             assert_eq!(base.addr().get() % alignment, 0);
             // SAFETY: the mapping has `length` bytes, and no other reference to them exists.
             let memory = unsafe { core::slice::from_raw_parts_mut(base.cast::<u8>().as_ptr(), length) };
@@ -380,7 +379,7 @@ mod tests {
     fn the_pages_are_there_before_the_first_use() {
         let bytes = 64 << 20;
         let base = map(bytes, None, &claim(bytes).expect("memory")).expect("memory");
-        let mut present = vec![0_u8; bytes as usize / PAGE];
+        let mut present = vec![0_u8; bytes as usize / page_size()];
         // SAFETY: the range is mapped, and the vector has a byte for each page.
         let asked = unsafe { libc::mincore(base.as_ptr(), bytes as usize, present.as_mut_ptr()) };
         assert_eq!(asked, 0);
@@ -508,17 +507,18 @@ mod tests {
         let in_child = || {
             // The first reading has the buffer made.
             let (Some(_), Some(mut before)) = (pages(), pages()) else { return 1 };
-            for length in [PAGE, HUGE_PAGE - PAGE, HUGE_PAGE, HUGE_PAGE + PAGE, 3 * HUGE_PAGE] {
+            let page = page_size();
+            for length in [page, HUGE_PAGE - page, HUGE_PAGE, HUGE_PAGE + page, 3 * HUGE_PAGE] {
                 for _ in 0..3 {
                     let (Some(base), Some(after)) = (map_aligned(length), pages()) else { return 2 };
-                    if after - before != length / PAGE {
+                    if after - before != length / page {
                         return 3;
                     }
                     if length >= HUGE_PAGE && !base.addr().get().is_multiple_of(HUGE_PAGE) {
                         return 4;
                     }
                     // Other addresses next time.
-                    let (Some(_), Some(later)) = (map_aligned(PAGE), pages()) else { return 5 };
+                    let (Some(_), Some(later)) = (map_aligned(page), pages()) else { return 5 };
                     before = later;
                 }
             }
@@ -529,15 +529,16 @@ mod tests {
 
     #[test]
     fn a_kernel_without_the_call_has_each_page_written_to() {
-        let base = map_untouched(64 << 10, None).expect("memory");
+        let (page, bytes) = (page_size(), 16 * page_size() as u64);
+        let base = map_untouched(bytes, None).expect("memory");
         // The kernel refuses an address within a page as it refuses an unknown advice.
         let start = base.as_ptr().expose_provenance() + 512;
-        assert!(touch_piece(start, 5 * PAGE));
+        assert!(touch_piece(start, 5 * page));
         let mut present = [0_u8; 16];
         // SAFETY: the range is mapped, and the array has a byte for each page.
-        assert_eq!(unsafe { libc::mincore(base.as_ptr(), 64 << 10, present.as_mut_ptr()) }, 0);
+        assert_eq!(unsafe { libc::mincore(base.as_ptr(), bytes as usize, present.as_mut_ptr()) }, 0);
         assert!(present[..5].iter().all(|&page| page & 1 == 1), "{present:?}");
-        assert!(unmap(base, 64 << 10));
-        assert!(!touch_piece(base.as_ptr().expose_provenance(), PAGE), "no memory is there");
+        assert!(unmap(base, bytes));
+        assert!(!touch_piece(base.as_ptr().expose_provenance(), page), "no memory is there");
     }
 }

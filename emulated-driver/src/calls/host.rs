@@ -8,10 +8,9 @@ use crate::state::contexts;
 use crate::tables::host::{Pinned, unmap};
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
+use rustix::param::page_size;
 use std::ffi::c_void;
 
-/// Page size of the host.
-const PAGE: u64 = 4096;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `_DEVICEMAP`, `_IOMEMORY` and `_READ_ONLY`.
 const REGISTER_FLAGS: u32 = 0xf;
 /// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP` and `_WRITECOMBINED`.
@@ -57,7 +56,7 @@ fn allocate(call: &mut Call, bytes: u64, flags: u32) -> Answer<*mut c_void> {
     if bytes == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let taken = bytes.checked_next_multiple_of(page_size() as u64).ok_or(Code::OUT_OF_MEMORY)?;
     let start = map(taken).ok_or(Code::OUT_OF_MEMORY)?;
     let (context, id) = (call.context, call.state.next_id());
     call.state.host_memory.ranges.insert(start, Pinned { context, bytes, own: true, id, sync_memops: false });
@@ -86,9 +85,10 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(call: &mut Call, address: Out<u64>, a
 
 /// Returns whether the process has mapped every page of a range.
 fn is_mapped(start: u64, bytes: u64) -> bool {
-    let first = start - start % PAGE;
-    let Some(length) = (start % PAGE).checked_add(bytes) else { return false };
-    let Ok(pages) = usize::try_from(length.div_ceil(PAGE)) else { return false };
+    let page = page_size() as u64;
+    let first = start - start % page;
+    let Some(length) = (start % page).checked_add(bytes) else { return false };
+    let Ok(pages) = usize::try_from(length.div_ceil(page)) else { return false };
     // One byte for each page, for at most 1 TiB: the emulated driver serves small tests.
     if pages > 1 << 28 {
         return false;
