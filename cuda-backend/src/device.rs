@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
 use crate::handle::Handle;
+use crate::host_claims::Claim;
 use crate::host_memory;
 use crate::own_stream::OwnStream;
 use crate::peers::Peers;
@@ -356,6 +357,18 @@ impl CudaDevice {
 }
 
 impl CudaDevice {
+    /// Claims memory of the host that is about to become the device's, if they have one memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the host does not have
+    /// as much.
+    pub(crate) fn claim_of_host(&self, bytes: u64) -> DeviceResult<Option<Claim>> {
+        if !self.shares_host_memory {
+            return Ok(None);
+        }
+        host_memory::claim_if_shared(bytes).map(Some).ok_or(CuResult::OUT_OF_MEMORY.error())
+    }
+
     /// Refuses new memory at an address that is not a multiple of 512. Every driver returns a
     /// multiple, and the allocator relies on this, but `cuda.h` does not promise it.
     fn aligned(&self, address: u64) -> DeviceResult<DevicePtr> {
@@ -397,6 +410,7 @@ fn checked(code: CuResult) -> DeviceResult<()> {
 
 impl Segments for CudaDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let _claim = self.claim_of_host(bytes)?;
         let mut address = 0;
         self.context.call(|driver| {
             // SAFETY: `address` outlives the call, which writes one address to it.
@@ -428,6 +442,7 @@ impl Segments for CudaDevice {
         let (Some(ordered), Some(handle)) = (&self.ordered, self.streams.held(stream)) else {
             return self.obtain(bytes);
         };
+        let _claim = self.claim_of_host(bytes)?;
         let mut address = 0;
         self.context.call(|driver| handle.allocate(driver, &mut address, bytes as usize))?;
         let base = self.aligned(address)?;

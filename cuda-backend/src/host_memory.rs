@@ -263,6 +263,19 @@ pub(crate) fn available() -> Option<u64> {
     entry(&read(in_system("proc/meminfo"))?, "MemAvailable:").map(|kib| kib << 10)
 }
 
+/// Claims memory of a device that shares the host's memory, until its driver has it. Returns `None`
+/// if the system does not have as much, not even after moving what programs have to its swap.
+///
+/// The driver would try to get it: it takes page by page from the system, which ends programs for
+/// it or stands still (GB10).
+pub(crate) fn claim_if_shared(bytes: u64) -> Option<Claim> {
+    Claim::new(bytes, || {
+        let text = read(in_system("proc/meminfo"))?;
+        let most = entry(&text, "MemAvailable:")?.saturating_add(entry(&text, "SwapFree:").unwrap_or(0));
+        Some(most << 10)
+    })
+}
+
 /// A hierarchy of control groups: the names of its files for the limit and the use, and of the
 /// entry for contents that can be dropped.
 struct Hierarchy([&'static str; 3]);

@@ -73,6 +73,7 @@ impl VirtualMemory for CudaDevice {
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
+        let _claim = self.claim_of_host(bytes)?;
         let wanted = self.uses();
         let mut made = Err(CuResult::NOT_SUPPORTED.error());
         for uses in wanted.or_fewer() {

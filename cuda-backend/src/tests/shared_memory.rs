@@ -31,6 +31,27 @@ fn free_memory_is_what_the_system_has_available() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri does not have the system's files")]
+fn memory_that_the_system_does_not_have_is_refused_without_a_call_of_the_driver() {
+    const TOO_MUCH: u64 = 1 << 50;
+    let driver = fake::driver();
+    fake::with(|fake| fake.attributes.extend([(18, 1)]));
+    let options = DeviceOptions { stream_ordered: true, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(driver, 0, options).expect("opens");
+    assert!(device.shares_host_memory());
+    let stream = device.stream_id(STREAM).expect("a stream");
+    fake::with(|fake| fake.log.clear());
+    let refused = Err(CuResult::OUT_OF_MEMORY.error());
+    assert_eq!(device.obtain(TOO_MUCH), refused);
+    assert_eq!(device.obtain_on(stream, TOO_MUCH), refused);
+    assert_eq!(device.virtual_memory().expect("virtual memory").create(TOO_MUCH).map(drop), refused.map(drop));
+    for name in ["cuMemAlloc_v2", "cuMemAllocAsync", "cuMemCreate"] {
+        assert!(!fake::with(|fake| fake.log.contains(&name)), "{name}");
+    }
+    assert!(device.obtain(2 << 20).is_ok(), "a claim ends with its call");
+}
+
+#[test]
 fn contents_lie_elsewhere_only_in_files() {
     let device = integrated(None).expect("opens");
     assert!(!device.lie_elsewhere() && self::device().lie_elsewhere());
