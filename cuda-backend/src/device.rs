@@ -476,7 +476,8 @@ impl Segments for CudaDevice {
 
     fn owed(&self) -> u64 {
         let place = self.place.get_or_init(|| self.place_on_bus());
-        place.as_deref().map_or(0, device_groups::owed)
+        let to_groups = place.as_deref().map_or(0, device_groups::owed);
+        if self.shares_host_memory { to_groups.max(host_memory::owed_if_shared()) } else { to_groups }
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {

@@ -24,6 +24,8 @@ const MOST_THREADS: usize = 16;
 /// The number of bytes that a thread touches with one system call, after which its claim shrinks.
 /// It is small in tests, so that memory is longer.
 const TOUCHED_AT_ONCE: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+/// The part of the system's memory that is left to the system, as a divisor.
+const LEFT_TO_SYSTEM: u64 = 16;
 /// Touches the pages of a range for writing (Linux 5.14, not in `libc` for every target).
 const MADV_POPULATE_WRITE: c_int = 23;
 /// Takes pages from a node while it has some, and otherwise from others.
@@ -261,6 +263,19 @@ pub fn free_if_shared(free: u64, total: u64) -> u64 {
 /// among them. Returns `None` if the system does not report them. Calls no driver.
 pub(crate) fn available() -> Option<u64> {
     entry(&read(in_system("proc/meminfo"))?, "MemAvailable:").map(|kib| kib << 10)
+}
+
+/// Returns the bytes that programs on a device with the host's memory should give back: what the
+/// system lacks of a sixteenth of its memory. Below this, it drops files that are in use, and then
+/// stands still or ends programs (GB10). Calls no driver.
+pub(crate) fn owed_if_shared() -> u64 {
+    read(in_system("proc/meminfo")).and_then(|text| lacking(&text)).unwrap_or(0)
+}
+
+/// Returns the bytes that the system lacks of the part that it should have left, by its text.
+fn lacking(text: &str) -> Option<u64> {
+    let left = entry(text, "MemTotal:")? / LEFT_TO_SYSTEM;
+    Some(left.saturating_sub(entry(text, "MemAvailable:")?) << 10)
 }
 
 /// Claims memory of a device that shares the host's memory, until its driver has it. Returns `None`
@@ -512,6 +527,13 @@ mod tests {
         write("memory.max", "700\n");
         write("memory.current", "100\n");
         assert_eq!(of("0::/elsewhere\n"), [(700, 600)], "a container's own group is the root");
+    }
+
+    #[test]
+    fn a_system_with_little_left_wants_memory_back() {
+        let lacking = |available: u64| lacking(&format!("MemTotal: 16000 kB\nMemAvailable: {available} kB\n"));
+        assert_eq!([1000, 5000, 900, 0].map(lacking), [0, 0, 100 << 10, 1000 << 10].map(Some));
+        assert_eq!(super::lacking("MemTotal: 16000 kB\n"), None);
     }
 
     #[test]
