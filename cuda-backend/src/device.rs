@@ -165,6 +165,11 @@ impl CudaDevice {
         }
     }
 
+    /// Returns the driver's number of the device.
+    pub fn ordinal(&self) -> c_int {
+        self.device.0
+    }
+
     /// Returns the properties of virtual memory, or `None` if the device has no virtual memory.
     pub(crate) fn virtual_part(&self) -> Option<&Virtual> {
         self.virtual_memory.as_ref()

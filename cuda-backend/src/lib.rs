@@ -97,6 +97,8 @@ pub use lock::HeapLock;
 pub use nvtx::{MemoryTool, ToolHeap};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{BUS_ID_BYTES, MemoryUsers, ProcessMemory, memory_of_this_process, used_memory};
+#[cfg(feature = "log")]
+pub use virtual_support::tell_of_missing_virtual_memory;
 
 // Sizes are converted between the core's `u64` and the driver's `size_t`. CUDA exists for 64-bit
 // hosts only.

@@ -165,6 +165,15 @@ impl Virtual {
     }
 }
 
+/// Says in a line that a device has no virtual memory, which its settings ask for.
+#[cfg(feature = "log")]
+pub fn tell_of_missing_virtual_memory(device: c_int) {
+    crate::log::warning(format_args!(
+        "device {device} has no virtual memory, which policy:stitched and expandable_segments:True need: blocks are \
+         placed as by policy:caching without them"
+    ));
+}
+
 /// Returns whether the driver creates and maps a page of the device, which is given back again.
 fn maps_a_page(context: &Context, device: CuDevice, bytes: usize) -> DeviceResult<bool> {
     let driver = context.driver();

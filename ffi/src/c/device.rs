@@ -16,7 +16,9 @@ use cachalot_core::{
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CudaDevice, HOST_STREAM, HeapLock, HostDevice, Streams, log, this_thread};
+use cachalot_cuda::{
+    CudaDevice, HOST_STREAM, HeapLock, HostDevice, Streams, log, tell_of_missing_virtual_memory, this_thread,
+};
 use cachalot_tuner::program::Simulates;
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -343,11 +345,7 @@ impl Host for Device {
     }
 
     fn on_missing_virtual_memory(&self) {
-        log::warning(format_args!(
-            "device {} has no virtual memory, which policy:stitched and expandable_segments:True need: blocks are \
-             placed as by policy:caching without them",
-            self.number
-        ));
+        tell_of_missing_virtual_memory(self.number);
     }
 
     fn on_map(&self, at: DevicePtr, bytes: u64) {

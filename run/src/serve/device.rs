@@ -15,7 +15,7 @@ use cachalot_core::{
     DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, PoolId, Segments, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::driver::types::{CuContext, CuMemHandle};
-use cachalot_cuda::{CuResult, CudaDevice, HostStream};
+use cachalot_cuda::{CuResult, CudaDevice, HostStream, tell_of_missing_virtual_memory};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -304,5 +304,8 @@ impl ForwardHost for ServedDevice {
         let advanced = self.advance(reached);
         self.pay();
         advanced
+    }
+    fn on_missing_virtual_memory(&self) {
+        tell_of_missing_virtual_memory(self.cuda().ordinal());
     }
 }
