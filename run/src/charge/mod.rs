@@ -106,7 +106,8 @@ struct Tries {
     told: String,
 }
 
-/// The driver's figures of a device, in bytes.
+/// The figures of a device, in bytes: the driver's, or the system's if the device shares the host's
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverFigures {
     /// Used by all processes.
@@ -116,7 +117,8 @@ pub struct DriverFigures {
 }
 
 impl DriverFigures {
-    /// Returns the figures of the current context's device.
+    /// Returns the figures of the current context's device. What a program can still get on a
+    /// device that shares the host's memory is [what the system has](free_if_shared).
     ///
     /// # Errors
     /// The driver's code without a context, and after a failure of the context.
@@ -124,18 +126,30 @@ impl DriverFigures {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both variables outlive the call, which writes one integer to each.
         let code = unsafe { real.mem_get_info(&raw mut free, &raw mut total) };
-        if code.is_success() { Ok(Self { used: (total - free) as u64, total: total as u64 }) } else { Err(code) }
+        if !code.is_success() {
+            return Err(code);
+        }
+        let (free, total) = (free as u64, total as u64);
+        let shares = current_device(real).is_some_and(|device| shares_host_memory(real, device));
+        let free = if shares { free_if_shared(free, total) } else { free };
+        Ok(Self { used: total.saturating_sub(free), total })
     }
+}
 
-    /// Returns the bytes that a program can still get on a device: those that the driver counts as
-    /// free, or [those of the system](free_if_shared) if the device shares the host's memory.
-    pub fn available_on(self, real: &Real, device: CuDevice) -> u64 {
-        let mut is_integrated = 0;
-        // SAFETY: the variable outlives the call, which writes one integer to it.
-        let code = unsafe { real.device_get_attribute(&raw mut is_integrated, CuDeviceAttribute::INTEGRATED, device) };
-        let free = self.total.saturating_sub(self.used);
-        if code.is_success() && is_integrated == 1 { free_if_shared(free, self.total) } else { free }
-    }
+/// Returns the device of the thread's context. `None` without a context.
+pub fn current_device(real: &Real) -> Option<CuDevice> {
+    let mut device = CuDevice::default();
+    // SAFETY: the variable outlives the call, which writes one integer to it.
+    let code = unsafe { real.ctx_get_device(&raw mut device) };
+    code.is_success().then_some(device)
+}
+
+/// Returns whether a device shares the host's memory.
+fn shares_host_memory(real: &Real, device: CuDevice) -> bool {
+    let mut is_integrated = 0;
+    // SAFETY: the variable outlives the call, which writes one integer to it.
+    let code = unsafe { real.device_get_attribute(&raw mut is_integrated, CuDeviceAttribute::INTEGRATED, device) };
+    code.is_success() && is_integrated == 1
 }
 
 impl Charge {
@@ -164,7 +178,12 @@ impl Charge {
             return Arc::clone(charge);
         }
         let (uuid, bus_id) = (uuid_of(real, device), bus_id_of(real, device));
-        let most_of_host = self.spill.map_or(0, |spill| spill.bytes(total_of(real, device)));
+        let mut most_of_host = self.spill.map_or(0, |spill| spill.bytes(total_of(real, device)));
+        if most_of_host > 0 && shares_host_memory(real, device) {
+            most_of_host = 0;
+            let device = device.0;
+            log::warning(format_args!("spill has no effect on device {device}: it and the host have one memory"));
+        }
         let charge = Arc::new(DeviceCharge::new(&self.options, most_of_host, self.publish, uuid, bus_id));
         devices.push((device, Arc::clone(&charge)));
         charge

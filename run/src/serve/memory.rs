@@ -280,7 +280,6 @@ impl Process {
         };
         let (mut most, mut could) = (figures.total, figures.total - figures.used);
         if let Some(device) = self.current_device() {
-            could = figures.available_on(self.real, device);
             let of_device = |served: &&Arc<Served>| served.ordinal() == device;
             let unused: u64 = self.contexts.all().iter().filter(of_device).map(|served| served.unused()).sum();
             let charge = self.charge.of_device(self.real, device);

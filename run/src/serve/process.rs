@@ -1,6 +1,6 @@
 //! The state of a process, and which way a call goes.
 
-use crate::charge::Charge;
+use crate::charge::{Charge, current_device};
 use crate::ledger::Kind;
 use crate::options::{Options, VARIABLE};
 use crate::real::{self, Real};
@@ -211,10 +211,7 @@ impl Process {
 
     /// Returns the device of the thread's context. `None` without a context.
     pub(super) fn current_device(&self) -> Option<CuDevice> {
-        let mut device = CuDevice::default();
-        // SAFETY: `device` outlives the call, which writes one integer to it.
-        let code = unsafe { self.real.ctx_get_device(&raw mut device) };
-        code.is_success().then_some(device)
+        current_device(self.real)
     }
 
     /// Opens the allocator of the thread's context. `None` if the context cannot be served, or the
