@@ -122,6 +122,26 @@ fn top_prefers_the_figures_of_nvidia_smi() {
     assert!(text.replace("\n  ", " ").contains("Group team on GPU 5: a limit"), "{text}");
 }
 
+/// The driver of a GB10 knows what processes hold, and not what the device has.
+#[test]
+fn top_of_a_device_whose_memory_nvidia_smi_does_not_know_has_its_processes() {
+    let place = folder("unified");
+    let shared = shared(&place);
+    smi(&place, &format!("0, {DEVICE}, [N/A], [N/A]"), &format!("{DEVICE}, 4194304, 70"));
+    let text = top(&shared, &place, &["--once"]).output;
+    assert!(text.contains(&format!("GPU 0 ({DEVICE}): 0 B booked; the driver's figure is unknown.")), "{text}");
+    assert!(text.contains("(4194304), without a book"), "{text}");
+    let (_ledger, _group) = holder(&shared);
+    let lines = top(&shared, &place, &["--json"]).json();
+    let device = &lines[0]["devices"][0];
+    assert_eq!((&device["index"], &device["source"]), (&0.into(), &"process".into()));
+    assert_eq!((&device["used"], &device["total"]), (&(310 * MIB).into(), &(1000 * MIB).into()));
+    // The books hold 300 MiB, and the other process 70.
+    assert_eq!(device["unexplained"], -60 * (MIB as i64));
+    let text = top(&shared, &place, &["--once"]).output.replace("\n  ", " ");
+    assert!(text.contains("310.00 MiB of 1000.00 MiB used, as last reported to a process; "), "{text}");
+}
+
 #[test]
 fn top_of_a_group_has_its_members_and_no_other_process() {
     let place = folder("group");

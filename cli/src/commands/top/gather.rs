@@ -130,7 +130,7 @@ impl DeviceMemory {
         let booked = books.iter().fold(0_u64, |sum, book| sum.saturating_add(book.booked));
         // A process asks the driver now and then: the last answer counts.
         let last = books.iter().filter_map(|book| book.driver).max_by_key(|driver| driver.when);
-        let (used, total, source) = match (told, last) {
+        let (used, total, source) = match (told.and_then(|told| told.memory), last) {
             (Some(told), _) => (Some(told.used), Some(told.total), Some(Teller::NvidiaSmi)),
             (None, Some(last)) => (Some(last.used), Some(last.total), Some(Teller::Process)),
             (None, None) => (None, None, None),
@@ -233,7 +233,10 @@ mod tests {
 
     #[test]
     fn processes_without_a_book_are_explained_by_the_driver() {
-        let device = |name: &str, used| smi::Device { index: 0, uuid: name.to_owned(), used, total: 100 };
+        let device = |name: &str, used| {
+            let memory = Some(smi::Memory { used, total: 100 });
+            smi::Device { index: 0, uuid: name.to_owned(), memory }
+        };
         let process = |pid, used| smi::Process { device: "GPU-1".to_owned(), pid, used };
         let books = vec![book(1, 30, Some((50, 2)))];
         let devices = [device("GPU-1", 90), device("GPU-2", 0)];

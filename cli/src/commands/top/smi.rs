@@ -15,6 +15,13 @@ pub(super) struct Device {
     /// The number of the GPU, as the tools of the driver name it.
     pub(super) index: u32,
     pub(super) uuid: String,
+    /// `None`: the driver does not know, as for a device that shares the host's memory.
+    pub(super) memory: Option<Memory>,
+}
+
+/// The memory of a device in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Memory {
     pub(super) used: u64,
     pub(super) total: u64,
 }
@@ -78,8 +85,8 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
 
 fn device(line: &str) -> Option<Device> {
     let [index, uuid, used, total] = fields(line)?;
-    let index = index.parse().ok()?;
-    Some(Device { index, uuid: uuid.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
+    let memory = mebibytes(used).zip(mebibytes(total)).map(|(used, total)| Memory { used, total });
+    Some(Device { index: index.parse().ok()?, uuid: uuid.to_owned(), memory })
 }
 
 fn process(line: &str) -> Option<Process> {
@@ -89,17 +96,18 @@ fn process(line: &str) -> Option<Process> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Device, Process, device, process};
+    use super::{Device, Memory, Process, device, process};
 
     #[test]
     fn lines_are_read_and_unknown_figures_left_out() {
         let name = "GPU-1".to_owned();
-        let one = Device { index: 3, uuid: name.clone(), used: 5 << 20, total: 81559 << 20 };
-        assert_eq!(device("3, GPU-1, 5, 81559"), Some(one));
+        let one = |memory| Some(Device { index: 3, uuid: "GPU-1".to_owned(), memory });
+        assert_eq!(device("3, GPU-1, 5, 81559"), one(Some(Memory { used: 5 << 20, total: 81559 << 20 })));
+        for unknown in ["3, GPU-1, [N/A], [N/A]", "3, GPU-1, [N/A], 81559", "3, GPU-1, 18446744073709551615, 1"] {
+            assert_eq!(device(unknown), one(None), "{unknown}");
+        }
         assert_eq!(process("GPU-1, 4711, 1024"), Some(Process { device: name, pid: 4711, used: 1 << 30 }));
-        for line in
-            ["0, GPU-1, [N/A], 81559", "GPU-1, 5, 7", "", "No devices were found", "0, GPU-1, 18446744073709551615, 1"]
-        {
+        for line in ["GPU-1, 5, 7", "", "No devices were found"] {
             assert_eq!(device(line), None, "{line}");
         }
         assert_eq!(process("GPU-1, 4711, [N/A]"), None);
