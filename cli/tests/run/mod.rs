@@ -5,6 +5,7 @@ mod groups;
 mod limits;
 mod loading;
 mod names;
+mod one_memory;
 mod refusals;
 mod served;
 mod sleeping;
