@@ -9,6 +9,7 @@ mod ladder_steps;
 mod layers;
 mod limits;
 mod markdown_links;
+mod named_tests;
 mod notices;
 mod phrases;
 mod promises;
