@@ -33,14 +33,17 @@ pub(crate) unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mu
         "jmp rdx",
         next = sym next,
     );
+    // Processors that check where jumps go (BTI) let `br` reach the start of a function by x16 or
+    // x17 alone, and calls reach only what begins with `bti c`, which is hint 34.
     #[cfg(target_arch = "aarch64")]
     core::arch::naked_asm!(
+        "hint #34",
         "stp x30, x1, [sp, #-16]!",
         "mov x1, x30",
         "bl {next}",
-        "mov x2, x1",
+        "mov x16, x1",
         "ldp x30, x1, [sp], #16",
-        "br x2",
+        "br x16",
         next = sym next,
     );
 }
