@@ -51,3 +51,7 @@ unseen=(fork the_pages_are_there_before_the_first_use the_memory_of_the_process_
 cargo test --locked --target "$target" -p cachalot-cuda --lib -- "${unseen[@]/#/--skip=}" "$@"
 cargo test --locked --target "$target" -p cachalot-emulated-driver --lib -- "$@"
 cargo test --locked --target "$target" -p cachalot --lib -- "$@"
+cargo test --locked --target "$target" -p cachalot-gate -p cachalot-front --lib -- "$@"
+# As on a kernel with pages of 64 KiB: the memory of the host, and pinned memory of the emulated driver.
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$qemu -p 65536 -L /usr/aarch64-linux-gnu"
+cargo test --locked --target "$target" -p cachalot-cuda --lib -- host_memory:: "${unseen[@]/#/--skip=}" "$@"

@@ -80,14 +80,14 @@ def refused(act, *arguments):
 
 refused(own.ElasticTensor, (0, 8))
 refused(own.ElasticTensor, (8, 0))
-cache = own.ElasticTensor((1 << 30, 1024), half)
+cache = own.ElasticTensor((1 << 24, 1024), half)
 cache.resize(1024)
 refused(cache.resize, -1)
-refused(cache.resize, (1 << 30) + 1)
+refused(cache.resize, (1 << 24) + 1)
 refused(cache.tensor, 1025)
 import cachalot_gpu
 try:
-    cache.resize(1 << 30)   # 2 TiB
+    cache.resize(1 << 24)   # 32 GiB
 except cachalot_gpu.OutOfMemoryError:
     print("out of memory")
 assert (cache.rows, cache.committed_bytes, used()) == (1024, 2 * MIB, 2)
@@ -95,8 +95,8 @@ assert (cache.rows, cache.committed_bytes, used()) == (1024, 2 * MIB, 2)
         wanted = (
             "an elastic tensor needs at least one row, and no length of 0: (0, 8)\n"
             "an elastic tensor needs at least one row, and no length of 0: (8, 0)\n"
-            "-1 rows: an elastic tensor of 1073741824 has 0 to 1073741824\n"
-            "1073741825 rows: an elastic tensor of 1073741824 has 0 to 1073741824\n"
+            "-1 rows: an elastic tensor of 16777216 has 0 to 16777216\n"
+            "16777217 rows: an elastic tensor of 16777216 has 0 to 16777216\n"
             "1025 rows: the elastic tensor has 1024 now\n"
             "out of memory\n"
         )

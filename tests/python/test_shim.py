@@ -54,6 +54,7 @@ extern "C" void call(void *(*alloc)(size_t, int, void *), size_t bytes) {
 """
 
 
+@unittest.skipUnless(shutil.which(os.environ.get("CXX", "c++")), "no C++ compiler")
 class Shims(unittest.TestCase):
     """A cache folder, and a stand-in for PyTorch with headers and a library to link."""
 
