@@ -269,9 +269,9 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Takes a spare page of exactly `bytes`. It is then moving.
-    pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
-        self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
+    /// Takes a spare page of exactly `bytes` from the list of `place`. It is then moving.
+    pub(crate) fn take_spare(&mut self, place: Place, bytes: u64) -> Option<u32> {
+        self.take_spare_if(place, |page| page.bytes == bytes && !page.stuck)
     }
 
     /// Returns whether a page of exactly `bytes` is spare.
@@ -292,24 +292,15 @@ impl<S: Storage> PagePool<S> {
         self.bytes.spare > self.guards.most_bytes && !self.spares().any(|page| self.table[page].bytes == bytes)
     }
 
-    /// Takes a spare page that can be destroyed because it has no alias. It is then moving.
-    pub(crate) fn take_destroyable(&mut self) -> Option<u32> {
-        self.take_spare_if(|page| page.aliases == 0)
+    /// Takes a page that can be destroyed because it has no alias from the list of `place`. It is
+    /// then moving.
+    pub(crate) fn take_destroyable(&mut self, place: Place) -> Option<u32> {
+        self.take_spare_if(place, |page| page.aliases == 0)
     }
 
-    /// Takes a spare page of the host of exactly `bytes`, or any if it is `None`. It is then
+    /// Takes the first page of the list of `place` for which `wanted` returns true. It is then
     /// moving.
-    pub(crate) fn take_spare_of_host(&mut self, bytes: Option<u64>) -> Option<u32> {
-        self.take_spare_from(Place::SpareOfHost, |page| bytes.is_none_or(|bytes| page.bytes == bytes))
-    }
-
-    /// Takes the first spare page for which `wanted` returns true. It is then moving.
-    fn take_spare_if(&mut self, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
-        self.take_spare_from(Place::Spare, wanted)
-    }
-
-    /// Takes the first page of the list of `place` for which `wanted` returns true.
-    fn take_spare_from(&mut self, place: Place, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
+    fn take_spare_if(&mut self, place: Place, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
         let mut before = NONE;
         let mut page = *self.first_spare(place);
         while page != NONE && !wanted(&self.table[page]) {

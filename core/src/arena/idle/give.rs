@@ -11,6 +11,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::pages::Place;
 use crate::sync::{Lock, Ranked};
 use crate::tables::Storage;
 use crate::units::NO_STREAM;
@@ -117,7 +118,7 @@ impl<P: Platform> Holdings<'_, P> {
             {
                 // As many as were added, because elastic ranges keep their own spare pages. All are
                 // tried.
-                (0..count).for_each(|_| result = result.and(mapper.destroy_spare().map(|_any| ())));
+                (0..count).for_each(|_| result = result.and(mapper.destroy_spare(Place::Spare).map(|_any| ())));
             }
             result
         });

@@ -5,7 +5,7 @@ use crate::arena::Platform;
 use crate::arena::paging::Paging;
 use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
-use crate::pages::{Batch, Page};
+use crate::pages::{Batch, Page, Place};
 use crate::units::DevicePtr;
 
 impl<P: Platform> Paging<P> {
@@ -17,7 +17,7 @@ impl<P: Platform> Paging<P> {
             // Takes all pages of one length, without searching for the length again between two of
             // them.
             while bytes <= wanted - batch.bytes
-                && let Some(page) = pages.take_spare(bytes)
+                && let Some(page) = pages.take_spare(Place::Spare, bytes)
             {
                 pages.append(batch, page);
             }

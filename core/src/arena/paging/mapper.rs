@@ -24,7 +24,7 @@ use crate::device::{DeviceError, DeviceResult, ErrorKind, Host, HostLack, Segmen
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
 use crate::heap::moves::PagedHeap;
-use crate::pages::{Batch, Page, PagePool};
+use crate::pages::{Batch, Page, PagePool, Place};
 use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
@@ -92,7 +92,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     pub(in crate::arena) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
         {
             let mut pages = self.paging.pool.lock();
-            if let Some(page) = pages.take_spare(bytes) {
+            if let Some(page) = pages.take_spare(Place::Spare, bytes) {
                 pages.append(batch, page);
                 return Ok(true);
             }
@@ -134,7 +134,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     pub(in crate::arena) fn new_page_of_host(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
         {
             let mut pages = self.paging.pool.lock();
-            if let Some(page) = pages.take_spare_of_host(Some(bytes)) {
+            if let Some(page) = pages.take_spare(Place::SpareOfHost, bytes) {
                 pages.append(batch, page);
                 return Ok(true);
             }
@@ -310,15 +310,29 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Destroys the spare pages that have no aliases. Returns true if memory went back to the
-    /// device.
+    /// Destroys the spare pages of the device that have no aliases. Returns true if memory went
+    /// back to the device.
     ///
     /// # Errors
     /// The first error of the device, after all pages have been tried.
     pub(crate) fn destroy_spares(&self) -> Result<bool, Error> {
+        self.destroy_spares_in(Place::Spare)
+    }
+
+    /// Destroys the spare pages of the host that have no aliases.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages have been tried.
+    pub(crate) fn destroy_spares_of_host(&self) -> Result<(), Error> {
+        self.destroy_spares_in(Place::SpareOfHost).map(|_any| ())
+    }
+
+    /// Destroys the pages in the list of `place` that have no aliases. Returns true if any was
+    /// destroyed.
+    fn destroy_spares_in(&self, place: Place) -> Result<bool, Error> {
         let (mut any, mut result) = (false, Ok(()));
         loop {
-            match self.destroy_spare() {
+            match self.destroy_spare(place) {
                 Ok(true) => any = true,
                 Ok(false) => return result.map(|()| any),
                 Err(error) => result = result.and(Err(error)),
@@ -326,27 +340,12 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Destroys the spare pages of the host.
-    ///
-    /// # Errors
-    /// The first error of the device, after all pages have been tried.
-    pub(crate) fn destroy_spares_of_host(&self) -> Result<(), Error> {
-        let mut result = Ok(());
-        loop {
-            let taken = {
-                let mut pages = self.paging.pool.lock();
-                pages.take_spare_of_host(None).map(|page| pages.remove(page))
-            };
-            let Some(page) = taken else { return result };
-            result = result.and(self.destroy(page));
-        }
-    }
-
-    /// Destroys one spare page that has no aliases. Returns false if there is none.
-    pub(in crate::arena) fn destroy_spare(&self) -> Result<bool, Error> {
+    /// Destroys one page in the list of `place` that has no aliases. Returns false if there is
+    /// none.
+    pub(in crate::arena) fn destroy_spare(&self, place: Place) -> Result<bool, Error> {
         let taken = {
             let mut pages = self.paging.pool.lock();
-            pages.take_destroyable().map(|page| pages.remove(page))
+            pages.take_destroyable(place).map(|page| pages.remove(page))
         };
         taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
     }

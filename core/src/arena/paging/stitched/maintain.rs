@@ -12,6 +12,7 @@ use crate::arena::Platform;
 use crate::arena::heaps::units::{Unit, UnitKind, units_down};
 use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
+use crate::pages::Place;
 use crate::pages::counts::PageCounts;
 use crate::units::NO_STREAM;
 
@@ -119,7 +120,7 @@ impl<P: Platform> Stitcher<'_, P> {
     /// is left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
-            if self.mapper().destroy_spare()? {
+            if self.mapper().destroy_spare(Place::Spare)? {
                 continue;
             }
             let Some(page) = self.first_quiet() else { return Ok(true) };
