@@ -137,7 +137,7 @@ impl<P: Platform> Mover<'_, P> {
                 let is_elsewhere = |home: &HomePage| {
                     home.is_movable()
                         && pool.is_home(home.page)
-                        && pool.has_one_mapping(home.page)
+                        && !pool[home.page].stuck
                         && pool[home.page].is_host != self.to_host
                 };
                 if heap.is_empty() { None } else { heap.sets.pages.within(from, end).find(is_elsewhere) }
