@@ -93,6 +93,9 @@ pub struct Segment {
     /// Bytes that are parked: addresses without memory of the device. Only in cachalot's snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::unsigned_or_none")]
     pub parked_size: Option<u64>,
+    /// Bytes that lie on the host. Only in cachalot's snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::unsigned_or_none")]
+    pub spilled_size: Option<u64>,
     /// Stack of the segment's allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<Stack>,
@@ -127,6 +130,9 @@ pub struct Block {
     /// Bytes requested by the program in the latest allocation of the block.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::unsigned_or_none")]
     pub requested_size: Option<u64>,
+    /// Bytes that lie on the host. Only in cachalot's snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient::unsigned_or_none")]
+    pub spilled_size: Option<u64>,
     /// `active_allocated`, `active_pending_free` or `inactive`.
     pub state: Text,
     /// Stack of the block's allocation. See [`stack`](Self::stack).

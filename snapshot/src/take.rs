@@ -145,6 +145,12 @@ fn signed(number: u64) -> i64 {
     number.cast_signed()
 }
 
+/// Returns bytes that are written only if there are some, because PyTorch's snapshots never have
+/// them.
+fn some(bytes: u64) -> Option<u64> {
+    (bytes > 0).then_some(bytes)
+}
+
 fn segment(segment: &SnapshotSegment, stack: &impl Fn(u32) -> Stack) -> Segment {
     Segment {
         device: segment.device.0.into(),
@@ -163,7 +169,8 @@ fn segment(segment: &SnapshotSegment, stack: &impl Fn(u32) -> Stack) -> Segment 
         ),
         segment_pool_id: Some((segment.pool.0, segment.pool.1)),
         is_expandable: Some(segment.is_expandable),
-        parked_size: (segment.parked > 0).then_some(segment.parked),
+        parked_size: some(segment.parked),
+        spilled_size: some(segment.spilled),
         frames: Some(stack(segment.site)),
         blocks: segment.blocks.iter().map(|part| block(part, stack)).collect(),
         other: Other::new(),
@@ -175,6 +182,7 @@ fn block(block: &SnapshotBlock, stack: &impl Fn(u32) -> Stack) -> Block {
         address: Some(block.address.0),
         size: block.size,
         requested_size: Some(block.requested_size),
+        spilled_size: some(block.spilled),
         state: block.state.name().into(),
         frames: Some(stack(block.site)),
         history: None,

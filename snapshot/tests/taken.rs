@@ -28,6 +28,7 @@ fn parts() -> (Vec<SnapshotSegment>, Vec<Vec<TraceEntry>>) {
     let block = |address, size, requested_size, state, site| SnapshotBlock {
         address: DevicePtr(address),
         size,
+        spilled: if site == 5 { 800 } else { 0 },
         requested_size,
         state,
         site,
@@ -37,6 +38,7 @@ fn parts() -> (Vec<SnapshotSegment>, Vec<Vec<TraceEntry>>) {
         address: DevicePtr(0x1000),
         total_size: 3000,
         parked: 0,
+        spilled: 800,
         stream: StreamId(7),
         kind: PoolKind::Small,
         pool: PoolId(2, 3),
@@ -53,6 +55,7 @@ fn parts() -> (Vec<SnapshotSegment>, Vec<Vec<TraceEntry>>) {
         address: DevicePtr(0x2000),
         total_size: 50,
         parked: 20,
+        spilled: 0,
         stream: StreamId(u64::MAX),
         kind: PoolKind::Large,
         pool: PoolId::DEFAULT,
@@ -83,9 +86,9 @@ fn a_snapshot_has_the_keys_of_pytorch() {
         "segments": [
             {"device": 1, "address": 0x1000, "total_size": 3000, "allocated_size": 1000, "active_size": 2500,
                 "requested_size": 2300, "stream": 7, "segment_type": "small", "segment_pool_id": [2, 3],
-                "is_expandable": false, "frames": frames(4), "blocks": [
-                    {"address": 0x1000, "size": 1000, "requested_size": 900, "state": "active_allocated",
-                        "frames": frames(5)},
+                "is_expandable": false, "spilled_size": 800, "frames": frames(4), "blocks": [
+                    {"address": 0x1000, "size": 1000, "requested_size": 900, "spilled_size": 800,
+                        "state": "active_allocated", "frames": frames(5)},
                     {"address": 0x13e8, "size": 1500, "requested_size": 1400, "state": "active_pending_free",
                         "frames": frames(6)},
                     {"address": 0x19c4, "size": 500, "requested_size": 300, "state": "inactive", "frames": []}]},

@@ -89,11 +89,12 @@ Examples:
   cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
 
 /// The columns of the totals.
-const TOTALS: [Column; 16] = [
+const TOTALS: [Column; 17] = [
     column("device"),
     column("reserved"),
     if_any("private"),
     extra("parked"),
+    if_any("on the host"),
     column("allocated"),
     extra("requested"),
     column("pending"),
@@ -124,12 +125,13 @@ const PEAKS: [Column; 11] = [
 ];
 
 /// The columns of the segments.
-const SEGMENTS: [Column; 12] = [
+const SEGMENTS: [Column; 13] = [
     column("segment"),
     extra("device"),
     extra("stream"),
     extra("pool"),
     column("length"),
+    if_any("on the host"),
     column("free"),
     extra("in blocks"),
     column("largest"),
@@ -494,6 +496,7 @@ fn totals(devices: &[Totals]) -> Table {
             show(totals.reserved),
             some(totals.reserved_private),
             show(totals.parked),
+            some(totals.spilled),
             show(totals.allocated),
             show(totals.requested),
             show(totals.pending),
@@ -528,6 +531,7 @@ fn segments(reports: &[SegmentReport]) -> Table {
             stream(report.stream),
             pool(report.pool),
             show(report.total),
+            some(report.spilled),
             show(report.free),
             report.free_blocks.to_string(),
             show(report.largest_free),

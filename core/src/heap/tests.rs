@@ -254,7 +254,7 @@ fn alternating(sizes: &[u64]) -> Vec<SnapshotBlock> {
     let states = [BlockState::Inactive, BlockState::ActiveAllocated].into_iter().cycle();
     let block = |(&size, state): (&u64, BlockState)| {
         at += size;
-        SnapshotBlock { address: DevicePtr(at - size), size, requested_size: size, state, site: 0 }
+        SnapshotBlock { address: DevicePtr(at - size), size, spilled: 0, requested_size: size, state, site: 0 }
     };
     sizes.iter().zip(states).map(block).collect()
 }

@@ -36,6 +36,8 @@ pub struct SnapshotBlock {
     pub address: DevicePtr,
     /// The size in bytes.
     pub size: u64,
+    /// How many of its bytes lie on the host (`spill`).
+    pub spilled: u64,
     /// The size of the latest request that the block served, in bytes; 0 if it never served one.
     pub requested_size: u64,
     /// The state.
@@ -57,6 +59,8 @@ pub struct SnapshotSegment {
     /// How many bytes of the segment are parked: these addresses have no device memory. They are
     /// part of `total_size`.
     pub parked: u64,
+    /// How many bytes of the segment lie on the host (`spill`). They are part of `total_size`.
+    pub spilled: u64,
     /// The stream.
     pub stream: StreamId,
     /// The kind of the blocks, small or large.

@@ -21,6 +21,8 @@ pub struct SegmentReport {
     pub is_expandable: bool,
     /// Length.
     pub total: u64,
+    /// Bytes that lie on the host (`spill`).
+    pub spilled: u64,
     /// Bytes of allocated blocks.
     pub allocated: u64,
     /// Bytes still in use on other streams.
@@ -45,6 +47,7 @@ fn report(segment: &Segment, large_page: u64) -> SegmentReport {
         pool: segment.segment_pool_id.unwrap_or_default(),
         is_expandable: segment.is_expandable.unwrap_or_default(),
         total: segment.total_size,
+        spilled: segment.spilled_size.unwrap_or(0),
         allocated: 0,
         pending: 0,
         free: 0,

@@ -17,6 +17,8 @@ pub struct Totals {
     /// Bytes of parked memory: addresses without memory of the device. Part of no other sum but
     /// those of blocks.
     pub parked: u64,
+    /// Bytes that lie on the host (`spill`). Part of `reserved`.
+    pub spilled: u64,
     /// Bytes of segments in private pools.
     pub reserved_private: u64,
     /// Number of allocated blocks.
@@ -61,6 +63,7 @@ pub(super) fn totals(snapshot: &Snapshot, since: &Since) -> Vec<Totals> {
         let parked = segment.parked_size.unwrap_or(0).min(segment.total_size);
         let reserved = segment.total_size - parked;
         totals.parked += parked;
+        totals.spilled += segment.spilled_size.unwrap_or(0).min(reserved);
         totals.reserved += reserved;
         let is_private = segment.is_private();
         if is_private {

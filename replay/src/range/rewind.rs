@@ -158,7 +158,7 @@ fn at(snapshot: &Snapshot, span: &Span, trace: &[Event], large_page: u64) -> Vec
     for (&address, part) in memory.parts() {
         let origin = part.of;
         let mut segment = match snapshot.segments.get(origin.segment) {
-            Some(last) => Segment { blocks: Vec::new(), parked_size: None, ..last.clone() },
+            Some(last) => Segment { blocks: Vec::new(), parked_size: None, spilled_size: None, ..last.clone() },
             None => unknown(span.device, origin.place, part.end - address, (part.page > 0).then_some(large_page)),
         };
         (segment.address, segment.total_size) = (address, part.end - address);

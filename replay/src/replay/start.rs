@@ -52,6 +52,7 @@ fn segment(segment: &Segment) -> SnapshotSegment {
     let blocks = segment.blocks.iter().map(|block| SnapshotBlock {
         address: DevicePtr(block.address),
         size: block.size,
+        spilled: 0,
         requested_size: block.requested_size,
         state: if block.state == BlockState::Inactive { State::Inactive } else { State::ActiveAllocated },
         site: 0,
@@ -61,6 +62,7 @@ fn segment(segment: &Segment) -> SnapshotSegment {
         address: DevicePtr(segment.address),
         total_size: segment.total_size,
         parked: 0,
+        spilled: 0,
         stream: StreamId(segment.stream),
         kind: if segment.segment_type == "small" { PoolKind::Small } else { PoolKind::Large },
         pool: PoolId(segment.segment_pool_id.0, segment.segment_pool_id.1),

@@ -474,6 +474,7 @@ impl Model {
                 let blocks = run.iter().map(|block| SnapshotBlock {
                     address: DevicePtr(block.addr),
                     size: block.size,
+                    spilled: 0,
                     requested_size: block.requested,
                     state: match block.state {
                         State::Allocated => BlockState::ActiveAllocated,
@@ -487,6 +488,7 @@ impl Model {
                     address: DevicePtr(run[0].addr),
                     total_size: run.iter().map(|block| block.size).sum(),
                     parked: 0,
+                    spilled: 0,
                     stream: segment.owner.stream,
                     kind: segment.owner.kind,
                     pool: self.pool(segment.owner.pool).id,

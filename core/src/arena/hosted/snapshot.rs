@@ -2,6 +2,7 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, Segment, State};
 use crate::pool::PoolId;
@@ -15,7 +16,8 @@ use alloc::vec::Vec;
 impl<P: Platform> Heaps<P> {
     /// Appends every segment of the device to `segments`. Heaps are locked one after the other, so
     /// while threads allocate, the snapshot does not show a single moment of the whole device.
-    pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, segments: &mut Vec<SnapshotSegment>) {
+    pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, paging: &Paging<P>, segments: &mut Vec<SnapshotSegment>) {
+        let spills = paging.spilled_bytes() > 0;
         for slot in self.slot_numbers() {
             // Lock order: registry, then a heap. The number of a pool that ends may name another
             // one, unless the registry is locked until the heap is copied.
@@ -28,9 +30,24 @@ impl<P: Platform> Heaps<P> {
                 if heap.suballocator.is_some() {
                     copied.add_suballocated(&heap, number, &sub_blocks);
                 } else {
+                    let first = copied.segments.len();
                     copied.add_segment(&heap, segment);
+                    for segment in copied.segments[first..].iter_mut().filter(|_| spills) {
+                        paging.note_spilled(&heap, segment);
+                    }
                 }
             }
+        }
+    }
+}
+
+impl<P: Platform> Paging<P> {
+    /// Notes how many bytes of a segment of `heap` and of each of its blocks lie on the host.
+    fn note_spilled(&self, heap: &Heap<P::Storage>, segment: &mut SnapshotSegment) {
+        for block in &mut segment.blocks {
+            let (begin, end) = (block.address.0, block.address.0 + block.size);
+            block.spilled = self.spilled_between(heap, begin, end);
+            segment.spilled += block.spilled;
         }
     }
 }
@@ -57,7 +74,14 @@ impl<R: Lock> Copied<'_, R> {
                 let live = state == State::Allocated;
                 let state = if live { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
                 let address = DevicePtr(addr);
-                SnapshotBlock { address, size, requested_size: requested, state, site: self.sites.block(address) }
+                SnapshotBlock {
+                    address,
+                    size,
+                    spilled: 0,
+                    requested_size: requested,
+                    state,
+                    site: self.sites.block(address),
+                }
             })
             .collect();
         sub_blocks.sort_by_key(|block| block.address);
@@ -74,7 +98,14 @@ impl<R: Lock> Copied<'_, R> {
         let mut blocks = sub_blocks[from..to].to_vec();
         suballocator.visit_free(segment, &mut |addr, size| {
             let address = DevicePtr(addr);
-            blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });
+            blocks.push(SnapshotBlock {
+                address,
+                size,
+                spilled: 0,
+                requested_size: 0,
+                state: BlockState::Inactive,
+                site: 0,
+            });
         });
         blocks.sort_by_key(|block| block.address);
         self.segments.push(SnapshotSegment {
@@ -82,6 +113,7 @@ impl<R: Lock> Copied<'_, R> {
             address: DevicePtr(entry.base),
             total_size: entry.bytes,
             parked: 0,
+            spilled: 0,
             stream: heap.stream,
             kind: heap.rules.kind,
             pool: self.pool,
@@ -114,6 +146,7 @@ impl<R: Lock> Copied<'_, R> {
                     address,
                     total_size: 0,
                     parked: 0,
+                    spilled: 0,
                     stream: heap.stream,
                     kind: heap.rules.kind,
                     pool: self.pool,
@@ -125,7 +158,14 @@ impl<R: Lock> Copied<'_, R> {
             if let Some(segment) = self.segments.last_mut() {
                 segment.total_size += size;
                 let site = if state == BlockState::Inactive { 0 } else { self.sites.block(address) };
-                segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state, site });
+                segment.blocks.push(SnapshotBlock {
+                    address,
+                    size,
+                    spilled: 0,
+                    requested_size: requested,
+                    state,
+                    site,
+                });
             }
         }
         for segment in &mut self.segments[first..] {
