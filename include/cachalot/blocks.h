@@ -95,11 +95,11 @@ enum {
  * its users. No other call and no later work may use the block before the call has returned.
  *   - Driver: yes, and waits for the copies.
  *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; INVALID_ARGUMENT
- *     (advice); UNSUPPORTED for CACHALOT_COLD if `spill` is not set, or with a policy that does not
- *     spill; CAPTURING; NOT_PARKABLE if another call has been parking or waking memory for five
- *     seconds; OUT_OF_MEMORY if there are no addresses for the copies; those of the driver. Pages
- *     that have moved by then have moved, and no contents are lost, unless the driver unmaps a page
- *     and then keeps refusing to map one in its place. */
+ *     (advice); UNSUPPORTED for CACHALOT_COLD if `spill` is not set; CAPTURING; NOT_PARKABLE if
+ *     another call has been parking or waking memory for five seconds; OUT_OF_MEMORY if there are
+ *     no addresses for the copies; those of the driver. Pages that have moved by then have moved,
+ *     and no contents are lost, unless the driver unmaps a page and then keeps refusing to map one
+ *     in its place. */
 CACHALOT_API cachalot_status cachalot_advise(const cachalot_allocator *allocator, const void *block,
                                              cachalot_advice advice, uint64_t *moved_bytes);
 

@@ -80,7 +80,7 @@ CACHALOT_API cachalot_status cachalot_pool_trim(const cachalot_allocator *alloca
  * pages stay where they are, so call this before the first request of the pool. New segments of
  * such a pool are mapped, even under policy:caching without expandable_segments:True. 0 ends it.
  *   - Driver: yes, for the device's total memory.
- *   - Errors: UNKNOWN_POOL; UNSUPPORTED if `spill` is not set, if the policy does not spill, or if
+ *   - Errors: UNKNOWN_POOL; UNSUPPORTED if `spill` is not set, if the policy maps no memory, or if
  *     the program supplies the pool's segments. */
 CACHALOT_API cachalot_status cachalot_pool_spill(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  int on);

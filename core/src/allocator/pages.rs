@@ -225,7 +225,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program has no block of this device that starts at `ptr`.
-    /// * [`Error::SpillRefused`]: `spill` is not set, or the policy moves pages.
+    /// * [`Error::SpillRefused`]: `spill` is not set.
     /// * [`Error::ParkingRefused`]: another call has been parking or waking memory for long.
     /// * [`Error::OutOfAddresses`].
     /// * [`Error::Device`]: pages that have moved by then have moved, and all contents are there.

@@ -94,8 +94,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], also for the default pool.
-    /// * [`Error::SpillRefused`]: `spill` is not set, the policy moves pages or maps none, or the
-    ///   host supplies the pool's segments.
+    /// * [`Error::SpillRefused`]: `spill` is not set, the policy maps no memory, or the host
+    ///   supplies the pool's segments.
     /// * [`Error::Device`].
     pub fn spill(&self, pool: PoolId, on: bool) -> Result<(), Error> {
         self.begin("spill_pool").holdings().set_on_host(pool, on)

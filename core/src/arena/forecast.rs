@@ -62,8 +62,12 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(first.map(Forecast::Release));
         }
         let (bytes, spare) = (self.segment_bytes(request), self.paging.spare(has_waited));
-        let lent = self.holdings().lent_bytes(request.capturing)?;
-        match self.heaps.source_now(&self.driver.flags, request) {
+        let (source, held) = (self.heaps.source_now(&self.driver.flags, request), self.holdings());
+        if source.maps_pages() && held.lies_on_host(request) && held.would_spill(request)? {
+            return Ok(Some(Forecast::Expand));
+        }
+        let lent = held.lent_bytes(request.capturing)?;
+        match source {
             // Spare and lent pages go back to the device first.
             Source::Device | Source::Host => {
                 Ok(self.ledger.has_room_without(spare + lent, bytes).then_some(Forecast::Obtain(bytes)))
@@ -72,12 +76,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare, lent))
             }
             Source::Pages => {
-                let held = self.holdings();
-                if held.lies_on_host(request) && held.would_spill(request)? {
-                    return Ok(Some(Forecast::Expand));
-                }
-                let growth =
-                    self.holdings().page_growth().filter(|_| self.ledger.has_room_without(spare + lent, bytes));
+                let growth = held.page_growth().filter(|_| self.ledger.has_room_without(spare + lent, bytes));
                 let Some(growth) = growth else { return Ok(None) };
                 Ok(growth.has_addresses(request)?.then_some(Forecast::Expand))
             }

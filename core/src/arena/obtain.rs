@@ -56,7 +56,13 @@ impl<P: Platform> OnDevice<'_, P> {
         if !request.capturing && self.paging.has_departures() {
             self.holdings().collect_few_departed();
         }
-        match self.heaps.source_now(&self.driver.flags, request) {
+        let source = self.heaps.source_now(&self.driver.flags, request);
+        if source.maps_pages()
+            && let Some(served) = self.holdings().grow_on_host(request)?
+        {
+            return Ok(Some(served));
+        }
+        match source {
             Source::Device | Source::Host => self.add_segment(request),
             Source::Pages if self.settings.policy().traits().moves_pages => {
                 let served =
@@ -64,9 +70,6 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {
-                if let Some(served) = self.holdings().grow_on_host(request)? {
-                    return Ok(Some(served));
-                }
                 if self.paging.may_lend() {
                     self.holdings().take_lent_granules(request)?;
                 }

@@ -39,6 +39,11 @@ fn is_limited(config: &Config, limited: bool) -> bool {
     limited || config.per_process_memory_fraction < 1.0
 }
 
+/// Returns whether ordinary pools have pages.
+fn has_pages(config: &Config) -> bool {
+    config.expandable_segments || config.policy.traits().moves_pages
+}
+
 /// Returns whether `max_non_split_rounding_mb` is not the default.
 fn sets_rounding(config: &Config) -> bool {
     config.max_non_split_rounding != config.large_segment_size
@@ -72,10 +77,7 @@ static NOTES: [Conditional; 16] = [
     note(
         "expandable_segments_reserve",
         "without `expandable_segments:True`, ordinary pools reserve no addresses",
-        |config, _| {
-            let has_pages = config.expandable_segments || config.policy.traits().moves_pages;
-            config.expandable_segments_reserve.is_some() && !has_pages
-        },
+        |config, _| config.expandable_segments_reserve.is_some() && !has_pages(config),
     ),
     note("first_region_mb", "with `allow_growth:False`, the first segment takes all memory", |config, _| match config
         .policy
@@ -117,7 +119,7 @@ static NOTES: [Conditional; 16] = [
         config.reclaim_budget.to_bits() != Config::DEFAULT.reclaim_budget.to_bits() && !config.reclaim
     }),
     note("spill", "without `expandable_segments:True`, ordinary pools have no pages", |config, _| {
-        config.spill.is_some() && !config.expandable_segments
+        config.spill.is_some() && !has_pages(config)
     }),
     note("throw_on_cudamalloc_oom", "`policy:direct` refuses no segment early", |config, _| {
         config.throw_on_device_oom && !config.policy.traits().caches

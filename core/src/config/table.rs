@@ -198,13 +198,13 @@ settings! {
     /// (`spill`). `None`: none.
     spill: Option<Reserve> = None, read by spill;
     row setting("spill", Unset("none"), "16G")
-        .of(&["caching", "bfc"])
+        .of(&["caching", "bfc", "stitched"])
         .reads(|config, key, value| config.set_spill(Some(value.reserve(key)?)))
         .writes(|config, out| out.some(config.spill))
         .effect(
-            "Under `expandable_segments:True`, a request for which the device has no memory is served from pages of the \
-             host, which kernels use at the rate of the link. Pools and blocks that the program names lie there, too. At \
-             most this much memory of the host is held.",
+            "Under `expandable_segments:True` or `policy:stitched`, a request for which the device has no memory is served \
+             from pages of the host, which kernels use at the rate of the link. Pools and blocks that the program names lie \
+             there, too. At most this much memory of the host is held.",
         );
     row setting("expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
         .of(&["caching", "bfc"])

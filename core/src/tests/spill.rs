@@ -15,6 +15,7 @@ use std::vec::Vec;
 mod moved;
 mod pools;
 mod ranges;
+mod stitched;
 
 type Spilling = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
 
@@ -24,6 +25,9 @@ const STREAM: StreamId = StreamId(1);
 const PAGE: u64 = 20 * MIB;
 /// The device has five pages.
 const CAPACITY: u64 = 5 * PAGE;
+
+/// Settings under which pages stay, and settings under which they move.
+const BOTH: [&str; 2] = ["expandable_segments:True,spill:1.0", "policy:stitched,spill:1.0"];
 
 /// An allocator over a device of [`CAPACITY`], on a host with as many pages.
 fn allocator(config: &str) -> Spilling {
@@ -95,22 +99,42 @@ fn without_the_key_the_host_serves_nothing() {
 
 #[test]
 fn only_the_rest_of_a_request_is_served_from_the_host() {
-    let allocator = allocator("expandable_segments:True,spill:1.0");
-    let _blocks = pages(&allocator, 3);
-    let block = allocator.malloc(DEVICE, 4 * PAGE, STREAM).unwrap();
-    let on_host: Vec<bool> =
-        (0..4).map(|page| device(&allocator).is_on_host(DevicePtr(block.0 + page * PAGE))).collect();
-    assert_eq!(on_host, [false, false, true, true]);
-    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+    for config in BOTH {
+        let allocator = allocator(config);
+        let _blocks = pages(&allocator, 3);
+        let block = allocator.malloc(DEVICE, 4 * PAGE, STREAM).unwrap();
+        let on_host: Vec<bool> =
+            (0..4).map(|page| device(&allocator).is_on_host(DevicePtr(block.0 + page * PAGE))).collect();
+        assert_eq!(on_host, [false, false, true, true], "{config}");
+        assert_eq!(of_host(&allocator), (2 * PAGE, 0), "{config}");
+        let segments = allocator.snapshot();
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let spilled: Vec<u64> = blocks.map(|block| block.spilled).filter(|&bytes| bytes > 0).collect();
+        let of_segments: u64 = segments.iter().map(|segment| segment.spilled).sum();
+        assert_eq!((spilled, of_segments), (Vec::from([2 * PAGE]), 2 * PAGE), "{config}");
+    }
 }
 
 #[test]
 fn a_limit_counts_the_bytes_of_the_device_alone() {
-    let allocator = allocator("expandable_segments:True,spill:1.0,per_process_memory_fraction:0.4");
-    let blocks = pages(&allocator, 4);
-    let on_host: Vec<bool> = blocks.iter().map(|&block| device(&allocator).is_on_host(block)).collect();
-    assert_eq!(on_host, [false, false, true, true]);
-    assert_eq!(of_host(&allocator), (2 * PAGE, 0));
+    for config in BOTH {
+        let allocator = allocator(&std::format!("{config},per_process_memory_fraction:0.4"));
+        let blocks = pages(&allocator, 4);
+        let on_host: Vec<bool> = blocks.iter().map(|&block| device(&allocator).is_on_host(block)).collect();
+        assert_eq!(on_host, [false, false, true, true], "{config}");
+        assert_eq!(of_host(&allocator), (2 * PAGE, 0), "{config}");
+    }
+}
+
+#[test]
+fn blocks_that_cannot_be_guarded_lie_on_the_host() {
+    let allocator = allocator("guard:all,expandable_segments:True,spill:1.0");
+    let blocks = pages(&allocator, 7);
+    let guarded = allocator.pages(DEVICE).unwrap().stats().mapped - of_host(&allocator).0;
+    assert!(of_host(&allocator).0 >= 2 * PAGE && guarded > 0, "{:?}, {guarded}", of_host(&allocator));
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(of_host(&allocator), (0, 0));
 }
 
 #[test]
@@ -158,11 +182,13 @@ fn a_host_without_memory_is_out_of_memory_and_another_failure_is_told() {
 #[test]
 fn a_request_that_the_host_serves_is_forecast() {
     // A forecast knows what the limit refuses, and not what the device would.
-    let allocator = allocator("expandable_segments:True,spill:0.5,per_process_memory_fraction:0.8");
-    let _blocks = pages(&allocator, 5);
-    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::Expand));
-    let _block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
-    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::OutOfMemory));
+    for policy in ["expandable_segments:True", "policy:stitched"] {
+        let allocator = allocator(&std::format!("{policy},spill:0.5,per_process_memory_fraction:0.8"));
+        let _blocks = pages(&allocator, 5);
+        assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::Expand), "{policy}");
+        let _block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
+        assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM), Ok(Forecast::OutOfMemory), "{policy}");
+    }
 }
 
 /// A program that spills, shrinks and spills again. Whatever fails, the books stay in order.
@@ -186,23 +212,28 @@ fn program(allocator: &Spilling) -> usize {
 
 #[test]
 fn any_call_may_fail_once_and_nothing_is_lost_but_what_is_counted() {
-    const CONFIG: &str = "expandable_segments:True,spill:1.0";
-    let counted = allocator(CONFIG);
+    for config in BOTH {
+        fail_each_call(config);
+    }
+}
+
+fn fail_each_call(config: &str) {
+    let counted = allocator(config);
     assert_eq!(program(&counted), 8);
     for call in
         [Call::Reserve, Call::Create, Call::CreateAtHost, Call::Map, Call::SetAccess, Call::Unmap, Call::Destroy]
     {
         let made = device(&counted).calls(call);
-        assert!(made > 0, "{call:?}");
+        assert!(made > 0, "{config}: {call:?}");
         for (nth, kind) in (1..=made).flat_map(|nth| [(nth, ErrorKind::OutOfMemory), (nth, ErrorKind::Other)]) {
-            let allocator = allocator(CONFIG);
+            let allocator = allocator(config);
             device(&allocator).fail(Failure { call, nth, persistent: false, error: DeviceError::new(kind, 77) });
             program(&allocator);
             let leaked = allocator.stats(DEVICE).unwrap().leaked_bytes();
             let (used, of_host) = (device(&allocator).used(), device(&allocator).used_of_host());
             assert!(
                 used + of_host <= leaked + allocator.pages(DEVICE).unwrap().stats().spare_of_host,
-                "{call:?} {nth}"
+                "{config}: {call:?} {nth}"
             );
         }
     }

@@ -4,8 +4,9 @@ use crate::commands::bytes;
 use cachalot_core::config::Reserve;
 use core::fmt::Display;
 
-/// The settings that `--spill` needs. Settings that follow win, so a program's own may contradict.
-const NEEDED: &str = "expandable_segments:True";
+/// The settings that `--spill` needs, except under `policy:stitched`, which always has pages.
+/// Settings that follow win, so a program's own may contradict.
+const NEEDED: &str = "expandable_segments:True,";
 
 /// The part of the host's free memory that `auto` takes, as a divisor: the program and others need
 /// some of it, too.
@@ -39,12 +40,14 @@ impl Spill {
     /// What contradicts the option.
     pub(super) fn settings(self, text: &str) -> Result<String, String> {
         let refused = |reason: &dyn Display| format!("--spill: {reason}");
-        if cachalot_policies::parse(text).is_ok_and(|config| config.spill().is_some()) {
+        let own = cachalot_policies::parse(text).ok();
+        if own.as_ref().is_some_and(|config| config.spill().is_some()) {
             return Err(refused(&"the settings have a `spill` of their own: name one of both"));
         }
+        let needed = if own.is_some_and(|config| config.policy_name() == "stitched") { "" } else { NEEDED };
         let separator = if text.is_empty() { "" } else { "," };
         let gibibytes = Reserve::Gibibytes(self.bytes()? as f64 / (1_u64 << 30) as f64);
-        let settings = format!("{NEEDED},spill:{gibibytes}{separator}{text}");
+        let settings = format!("{needed}spill:{gibibytes}{separator}{text}");
         let config = cachalot_policies::parse(&settings).map_err(|mistake| refused(&mistake))?;
         let unused = config.notes(false).find(|note| note.key == "spill");
         unused.map_or(Ok(settings), |note| Err(refused(&note)))
@@ -81,6 +84,8 @@ mod tests {
             assert_eq!(config.spill(), Some(Reserve::Gibibytes(1.5)));
         }
         assert_eq!(parsed("policy:bfc").policy_name(), "bfc");
+        let stitched = parsed("policy:stitched");
+        assert_eq!((stitched.policy_name(), stitched.spill()), ("stitched", Some(Reserve::Gibibytes(1.5))));
         // Bytes that are no round number of GiB stay the same number.
         let odd = Spill::Bytes((1 << 30) + 2).settings("").unwrap();
         let spill = cachalot_policies::parse(&odd).unwrap().spill().unwrap();

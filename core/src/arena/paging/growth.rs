@@ -132,7 +132,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
                 // The parts are held, so they do not change.
                 let Some(part) = part_from(heaps, request.slot, *held, from) else { return Ok(true) };
                 let longest = if long_pages { LONG_PAGE / part.granule * part.granule } else { 0 };
-                let end = batch.bytes + part.bytes;
+                // Where pages move, the only part is longer than what is needed.
+                let end = held.needed.min(batch.bytes + part.bytes);
                 while batch.bytes < end {
                     let bytes = longest.max(part.granule).min(end - batch.bytes);
                     if !new_page(bytes, part.granule, batch)? {

@@ -32,11 +32,11 @@ pub(in crate::arena) enum First {
 const AHEAD: u64 = 64;
 
 impl<P: Platform> Holdings<'_, P> {
-    /// Sets the limit of pages of the host as `spill` says. Returns false if nothing spills: the
-    /// key is unset, or pages move.
+    /// Sets the limit of pages of the host as `spill` says. Returns false if the key is unset.
     pub(in crate::arena) fn set_limit_of_host(&self) -> Result<bool, Error> {
+        // The lock ends with this statement, before the device is asked.
         let spill = self.settings.config.lock().spill();
-        let Some(spill) = spill.filter(|_| !self.settings.policy().traits().moves_pages) else { return Ok(false) };
+        let Some(spill) = spill else { return Ok(false) };
         let total = self.ledger.memory_info(self.driver)?.total;
         self.paging.spilled.set_limit(spill.bytes(total));
         Ok(true)
@@ -73,9 +73,10 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Returns whether [`spill`](Self::spill) would serve the request, as far as limits tell.
     pub(in crate::arena) fn would_spill(&self, request: &Request) -> Result<bool, Error> {
+        let Some(growth) = self.page_growth() else { return Ok(false) };
         Ok(self.may_spill(request)?
-            && self.page_growth().map_or(Ok(false), |growth| growth.has_addresses(request))?
-            && self.paging.has_room_to_spill(self.segment_bytes(request)))
+            && growth.has_addresses(request)?
+            && self.paging.has_room_to_spill(growth.bytes_to_map(request)))
     }
 
     /// Sets whether new pages of the private pool named `id` are memory of the host.
@@ -125,7 +126,7 @@ impl<P: Platform> Holdings<'_, P> {
 }
 
 /// The reason for not placing memory on the host where the settings do not say how much.
-pub(in crate::arena) const UNSET: &str = "`spill` is not set, or the policy moves pages";
+pub(in crate::arena) const UNSET: &str = "`spill` is not set";
 
 #[cfg(feature = "alloc")]
 impl<P: Platform> super::Paging<P> {

@@ -105,6 +105,19 @@ impl SimulatedDevice {
         mapping.is_some_and(|(_, mapping)| state.physical[&mapping.1].is_host)
     }
 
+    /// Returns how many of the `bytes` from `at` on are mapped to memory of the host.
+    pub fn bytes_on_host(&self, at: DevicePtr, bytes: u64) -> u64 {
+        let (state, end) = (self.0.lock(), at.0 + bytes);
+        if state.used_of_host == 0 {
+            return 0;
+        }
+        let mappings = state.mappings.range(..end).rev();
+        let here = mappings.map(|(base, mapping)| (*base, base + mapping.0, mapping.1));
+        let here = here.take_while(|&(_, mapped_end, _)| mapped_end > at.0);
+        let of_host = here.filter(|(.., handle)| state.physical[handle].is_host);
+        of_host.map(|(base, mapped_end, _)| mapped_end.min(end) - base.max(at.0)).sum()
+    }
+
     /// Returns the bytes of accessible mappings that the program was not told about, or that it was
     /// told will end. No block uses the memory of these mappings.
     pub fn untold(&self) -> u64 {

@@ -65,7 +65,12 @@ fn only_pages_that_are_wholly_under_the_block_move() {
     assert_eq!(advise(&allocator, sizes[1], Advice::Cold), Ok(PAGE));
     let on_host = [0, 1, 2].map(|page| device(&allocator).is_on_host(DevicePtr(sizes[0].0 + page * PAGE)));
     assert_eq!(on_host, [false, true, false]);
+    // Neither moves the page that both have, also if each is cold, or one of them is freed.
+    assert!(device(&allocator).write(sizes[0], 7));
     assert_eq!(advise(&allocator, sizes[0], Advice::Cold), Ok(0));
+    allocator.free(sizes[2]).unwrap();
+    assert_eq!(advise(&allocator, sizes[1], Advice::Cold), Ok(0));
+    assert_eq!((advise(&allocator, sizes[1], Advice::Hot), device(&allocator).read(sizes[0])), (Ok(PAGE), Some(7)));
 }
 
 #[test]
@@ -129,12 +134,10 @@ fn no_move_waits_for_a_stream_that_captures() {
 
 #[test]
 fn what_cannot_move_is_refused_or_stays() {
-    for config in ["expandable_segments:True", "policy:stitched"] {
-        let allocator = allocator(config);
-        let block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
-        assert!(matches!(advise(&allocator, block, Advice::Cold), Err(Error::SpillRefused(_))), "{config}");
-        assert_eq!(advise(&allocator, block, Advice::Hot), Ok(0), "{config}");
-    }
+    let unset = allocator("expandable_segments:True");
+    let block = unset.malloc(DEVICE, PAGE, STREAM).unwrap();
+    assert!(matches!(advise(&unset, block, Advice::Cold), Err(Error::SpillRefused(_))));
+    assert_eq!(advise(&unset, block, Advice::Hot), Ok(0));
     let allocator = allocator("spill:1.0");
     let block = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
     assert_eq!(advise(&allocator, block, Advice::Cold), Ok(0), "an ordinary segment");

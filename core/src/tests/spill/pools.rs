@@ -4,7 +4,7 @@ use super::*;
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 
 /// A pool whose new pages are the host's.
-fn spilled_pool(allocator: &Spilling) -> PoolId {
+pub(super) fn spilled_pool(allocator: &Spilling) -> PoolId {
     let pools = allocator.pools(DEVICE).unwrap();
     let pool = pools.create(PoolOptions::default()).unwrap();
     pools.spill(pool, true).unwrap();
@@ -12,7 +12,7 @@ fn spilled_pool(allocator: &Spilling) -> PoolId {
 }
 
 /// Requests `bytes` from a pool.
-fn malloc_in(allocator: &Spilling, pool: PoolId, bytes: u64) -> Result<DevicePtr, Error> {
+pub(super) fn malloc_in(allocator: &Spilling, pool: PoolId, bytes: u64) -> Result<DevicePtr, Error> {
     let _route = allocator.pools(DEVICE).unwrap().route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let forecast = allocator.forecast(DEVICE).unwrap().malloc(bytes, STREAM);
     let served = allocator.malloc(DEVICE, bytes, STREAM);
@@ -51,8 +51,8 @@ fn a_pool_is_spilled_where_the_settings_say_how_much() {
         assert_eq!(pools.spill(PoolId(9, 9), false), Err(Error::UnknownPool(PoolId(9, 9))));
         matches!(pools.spill(pool, true), Err(Error::SpillRefused(_)))
     };
-    let configs = ["expandable_segments:True", "policy:stitched", "spill:1.0"];
-    assert_eq!(configs.map(refused), [true, true, false]);
+    let configs = ["expandable_segments:True", "policy:stitched", "spill:1.0", "policy:stitched,spill:1.0"];
+    assert_eq!(configs.map(refused), [true, true, false, false]);
     let allocator = allocator("expandable_segments:True,spill:1.0");
     let unknown = allocator.pools(DEVICE).unwrap().spill(PoolId(9, 9), true);
     assert_eq!(unknown, Err(Error::UnknownPool(PoolId(9, 9))));

@@ -93,8 +93,10 @@ impl<P: Platform> Stitcher<'_, P> {
         let mut heap = mapper.heaps.lock(slot);
         let pages = mapper.paging.pool.lock();
         let joins = |page: &HomePage, next: &HomePage| {
-            let destroyable = pages.has_one_mapping(page.page) && pages.has_one_mapping(next.page);
-            destroyable && pages.meetings(page.page, next.page) >= MEETINGS
+            // Its pages go back to the device in exchange, so they are the device's.
+            let is_exchanged = |page: u32| pages.has_one_mapping(page) && !pages[page].is_host;
+            let exchanged = is_exchanged(page.page) && is_exchanged(next.page);
+            exchanged && pages.meetings(page.page, next.page) >= MEETINGS
         };
         let (block, count) = PagedHeap(&mut heap).take_run(longest, joins)?;
         let entry = &heap.blocks[block];

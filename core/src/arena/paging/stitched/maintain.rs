@@ -145,15 +145,22 @@ impl<P: Platform> Stitcher<'_, P> {
         unit.take_pages(mapper.heaps)?.map_or(Ok(()), |block| mapper.unmap_detached(unit.slot, block))
     }
 
-    /// The rule of the budget. Returns the shortest page without unfinished work from the first
-    /// pair of heaps that has one; among equals, the first in the order in which pages move.
-    /// Private pools are left out, because their memory may be in use on any stream as long as the
-    /// last replays are running.
+    /// The rule of the budget. Returns the shortest page of the device without unfinished work from
+    /// the first pair of heaps that has one; among equals, the first in the order in which pages
+    /// move. Private pools are left out, because their memory may be in use on any stream as long
+    /// as the last replays are running.
     fn first_quiet(&self) -> Option<Unit> {
-        let (heaps, most) = (self.mapper().heaps, PageCounts::largest(self.step()));
+        let (heaps, paging) = (self.mapper().heaps, self.mapper().paging);
+        let most = PageCounts::largest(self.step());
         let of_heap = |slot: u32| {
             let heap = heaps.lock(slot);
             let pages = units_down(&heap, slot).filter(|unit| unit.kind == UnitKind::Pages && unit.bytes <= most);
+            // A page of the host is no part of the budget.
+            let of_device = |unit: &Unit| {
+                let page = heap.sets.pages.from(unit.at).expect("a unit is a page at home").page;
+                !paging.pool.lock()[page].is_host
+            };
+            let pages = pages.filter(of_device);
             pages.filter(Unit::is_quiet).min_by_key(|unit| (unit.bytes, heap.blocks.order_of_page(unit.block, unit.at)))
         };
         let of_pair = |pair| slots_of(pair).into_iter().filter_map(of_heap).min_by_key(|unit| unit.bytes);
