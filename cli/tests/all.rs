@@ -30,6 +30,7 @@ mod recorded_traces;
 mod run;
 mod schemas;
 mod sleep;
+mod spilled;
 mod statuses;
 mod synthetic_records;
 mod terminal;

@@ -57,7 +57,8 @@ fn without_events(place: &Path) -> PathBuf {
 #[test]
 fn replays_comparisons_and_predictions_fit() {
     let (small, failed) = (trace("mlp_seed.csv.gz"), trace("gpt2_varlen__oom.csv.gz"));
-    for options in [&["--check"][..], &["--passes=2"], &["--policy=planned"]] {
+    let spill = "--config=expandable_segments:True,spill:1G";
+    for options in [&["--check"][..], &["--passes=2"], &["--policy=planned"], &[spill]] {
         fit("replay", options, &[&small]);
     }
     let list = write(&folder("lists"), "list.csv", "request,block,size,stream\na,0,100,0\nf,0,,\n");

@@ -2,12 +2,12 @@
 
 use super::progress::Progress;
 use super::settings::Settings;
-use super::table::{Column, Look, Table, column, extra};
+use super::table::{Column, Look, Table, column, extra, if_any};
 use super::variation::{self, Variation};
 use super::{DIFFERENT, SCHEMA, bytes};
 use cachalot_core::PlannedReport;
 use cachalot_replay::program::DriverTime;
-use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError};
+use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError, Spilled};
 use cachalot_replay::trace::Trace;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,11 @@ compared        recorded decisions and blocks that were compared with the
                 replay, and how many of them differ
 statistics      final statistics that were compared
 differing stats how many of them differ
+on the host     with `spill`: the most memory of the host that was held
+at least        with `spill`: the time in which the link carries each block on
+                the host twice, to write it and to read it once; what a program
+                reads more often takes longer
+making pages    with `spill`: the driver's time for the pages of the host, once
 plan            bytes of the plan of the planned policy; the columns after it
                 count requests that were served from the plan, that outlive an
                 iteration, and that deviate from the plan in one of four ways
@@ -50,7 +55,11 @@ Examples:
   cachalot replay --check tests/traces/gpt2_varlen.csv.gz
   cachalot replay --limit 14GiB snapshot.pickle
   cachalot replay --passes 6 --ignore-empty-cache snapshot.pickle
-  cachalot replay --config expandable_segments:True --wide snapshot.pickle";
+  cachalot replay --config expandable_segments:True --wide snapshot.pickle
+  cachalot replay --config expandable_segments:True,spill:8G --limit 14GiB snapshot.pickle";
+
+/// The rate at which kernels use memory of the host, in GB/s. Measured on an H200 with PCIe 5.
+const LINK: f64 = 52.0;
 
 /// Repeat every decision of recorded programs, and measure
 #[derive(clap::Args)]
@@ -74,6 +83,9 @@ pub(crate) struct ReplayArgs {
     /// How often to measure; the median is shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// The rate of the link to the host in GB/s, for the time that `spill` takes
+    #[arg(long, value_name = "GB/S", default_value_t = LINK, value_parser = rate)]
+    link: f64,
     #[arg(
         required = true,
         value_name = "FILE",
@@ -105,8 +117,28 @@ struct ReplayLine<'a> {
     ooms: u64,
     largest_failed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    spilled: Option<OnHost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<PlannedFigures>,
     stats: &'a BTreeMap<String, i64>,
+}
+
+/// The memory of the host, for `--json`.
+#[derive(Serialize)]
+struct OnHost {
+    peak_bytes: u64,
+    made_bytes: u64,
+    block_bytes: u64,
+    link_ms: f64,
+    make_ms: f64,
+}
+
+impl OnHost {
+    fn of(spilled: &Spilled, link: f64) -> Self {
+        let Spilled { peak_bytes, made_bytes, block_bytes, .. } = *spilled;
+        let (link_ms, make_ms) = (spilled.link_ns(link * 1e9) / 1e6, spilled.make_ns() / 1e6);
+        Self { peak_bytes, made_bytes, block_bytes, link_ms, make_ms }
+    }
 }
 
 /// The passes, for `--json`.
@@ -159,6 +191,12 @@ impl From<PlannedReport> for PlannedFigures {
             occupied: report.occupied,
         }
     }
+}
+
+/// Parses the rate of a link.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| format!("`{text}` is not a rate: expected GB/s above 0, such as 52"))
 }
 
 /// Runs the command.
@@ -238,7 +276,7 @@ impl Verdict {
 }
 
 /// The columns of a replay.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 12] = [
     column("trace"),
     column("allocations"),
     column("peak live"),
@@ -246,12 +284,15 @@ const COLUMNS: [Column; 9] = [
     column("utili\u{ad}sation"),
     column("OOMs"),
     extra("largest failed"),
+    if_any("on the host"),
+    if_any("at least"),
+    if_any("making pages"),
     extra("device calls"),
     extra("ns/op"),
 ];
 
 /// The columns of a replay in passes.
-const PASSES_COLUMNS: [Column; 12] = [
+const PASSES_COLUMNS: [Column; 15] = [
     column("trace"),
     extra("allocations"),
     extra("peak live"),
@@ -259,6 +300,9 @@ const PASSES_COLUMNS: [Column; 12] = [
     column("utili\u{ad}sation"),
     column("OOMs"),
     extra("largest failed"),
+    if_any("on the host"),
+    if_any("at least"),
+    if_any("making pages"),
     extra("device calls"),
     extra("ns/op"),
     column("cold"),
@@ -267,7 +311,7 @@ const PASSES_COLUMNS: [Column; 12] = [
 ];
 
 /// The columns of a replay that is compared with its record.
-const CHECKED_COLUMNS: [Column; 13] = [
+const CHECKED_COLUMNS: [Column; 16] = [
     column("trace"),
     extra("allocations"),
     extra("peak live"),
@@ -275,6 +319,9 @@ const CHECKED_COLUMNS: [Column; 13] = [
     extra("utili\u{ad}sation"),
     extra("OOMs"),
     extra("largest failed"),
+    if_any("on the host"),
+    if_any("at least"),
+    if_any("making pages"),
     extra("device calls"),
     extra("ns/op"),
     column("compared"),
@@ -284,7 +331,7 @@ const CHECKED_COLUMNS: [Column; 13] = [
 ];
 
 /// The columns of a replay under the planned policy.
-const PLANNED_COLUMNS: [Column; 17] = [
+const PLANNED_COLUMNS: [Column; 20] = [
     column("trace"),
     extra("allocations"),
     extra("peak live"),
@@ -292,6 +339,9 @@ const PLANNED_COLUMNS: [Column; 17] = [
     column("utili\u{ad}sation"),
     column("OOMs"),
     extra("largest failed"),
+    if_any("on the host"),
+    if_any("at least"),
+    if_any("making pages"),
     extra("device calls"),
     extra("ns/op"),
     column("plan"),
@@ -381,13 +431,13 @@ impl<'a> Report<'a> {
             self.progress.suspend(|| complain!("{name}: {}", complaint(&outcome.failed)));
         }
         if self.args.json {
-            let line = line(trace, outcome);
+            let line = line(trace, outcome, self.args.link);
             let json = serde_json::to_string(&line).map_err(io::Error::from);
             let written = json.and_then(|json| writeln!(io::stdout().lock(), "{json}"));
             let before = std::mem::replace(&mut self.written, Ok(()));
             self.written = before.and(written);
         } else {
-            self.table.row(row(name, outcome));
+            self.table.row(row(name, outcome, self.args.link));
         }
     }
 
@@ -415,7 +465,7 @@ fn complaint(failed: &Failed) -> String {
     )
 }
 
-fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> ReplayLine<'a> {
+fn line<'a>(trace: &'a Trace, outcome: &'a Outcome, link: f64) -> ReplayLine<'a> {
     let checked = outcome.checked.as_ref();
     ReplayLine {
         schema: SCHEMA,
@@ -436,12 +486,16 @@ fn line<'a>(trace: &'a Trace, outcome: &'a Outcome) -> ReplayLine<'a> {
         ns_per_op: outcome.ns_per_op,
         ooms: outcome.failed.count,
         largest_failed_bytes: outcome.failed.largest_bytes,
+        spilled: outcome.spilled.as_ref().map(|spilled| OnHost::of(spilled, link)),
         planned: outcome.planned.map(PlannedFigures::from),
         stats: &outcome.stats,
     }
 }
 
-fn row(name: &str, outcome: &Outcome) -> Vec<String> {
+fn row(name: &str, outcome: &Outcome, link: f64) -> Vec<String> {
+    let spilled = |text: fn(&Spilled, f64) -> String| {
+        outcome.spilled.as_ref().map_or_else(String::new, |spilled| text(spilled, link * 1e9))
+    };
     let mut row = vec![
         name.to_owned(),
         outcome.allocations.to_string(),
@@ -450,6 +504,9 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         format!("{:.1} %", outcome.utilisation() * 100.0),
         outcome.failed.count.to_string(),
         if outcome.failed.count == 0 { String::new() } else { bytes::show(outcome.failed.largest_bytes) },
+        spilled(|spilled, _| bytes::show(spilled.peak_bytes)),
+        spilled(|spilled, rate| variation::milliseconds(spilled.link_ns(rate) / 1e3)),
+        spilled(|spilled, _| variation::milliseconds(spilled.make_ns() / 1e3)),
         (outcome.stat("num_device_alloc") + outcome.stat("num_device_free")).to_string(),
         format!("{:.1}", outcome.ns_per_op),
     ];

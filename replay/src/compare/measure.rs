@@ -75,6 +75,8 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     if task.work_done_at_once {
         device = device.with_work_done_at_once();
     }
+    // For `spill`, which says how much of it serves.
+    device.set_mappable_host_memory(task.capacity);
     // Waiting for other threads is useless: there are none.
     device.set_patience(0);
     let mut run = Run::new(OnDevice::create(device, &task.settings).map_err(|error| (0, error))?);

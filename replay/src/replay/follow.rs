@@ -20,7 +20,7 @@ use super::ranges::Ranges;
 use super::trials::Trials;
 use crate::program::{DEVICE, OnDevice, Operation, Program, Run, Settings, Subject};
 use crate::trace::{Action, Event, Note, Trace};
-use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
+use cachalot_core::simulated::{Call, Failure};
 use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, SnapshotSegment, StreamId, TraceEntry};
 use std::collections::HashMap;
 
@@ -100,7 +100,7 @@ impl<'t> Follower<'t> {
     pub(super) fn new(trace: &'t Trace, settings: &'t Settings) -> Result<Self, Error> {
         let events = &trace.events;
         let ranges = Ranges::of(trace, settings);
-        let device = SimulatedDevice::new(ranges.device_bytes).with_idle_stream(HOST_STREAM);
+        let device = super::spilled::device(ranges.device_bytes).with_idle_stream(HOST_STREAM);
         let run = Run::new(OnDevice::create(device, settings)?);
         // A recorded program did not search again, so neither may its replay.
         run.allocator.settings(DEVICE)?.set_second_search(false);

@@ -8,15 +8,16 @@ mod follow;
 mod placed;
 mod ranges;
 mod snapshot;
+mod spilled;
 mod start;
 mod trials;
 
 pub use end::StatDifference;
 pub use snapshot::{End, end};
+pub use spilled::Spilled;
 
-use crate::program::{DriverTime, LeftOut, OnDevice, Program, Run, Settings, Subject, nanoseconds_per_call};
+use crate::program::{DriverTime, LeftOut, OnDevice, Position, Program, Run, Settings, Subject, nanoseconds_per_call};
 use crate::trace::{Action, BadInput, Event, Start, Trace};
-use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, PlannedReport};
 use follow::Follower;
 use std::collections::BTreeMap;
@@ -78,6 +79,8 @@ pub struct Outcome {
     pub checked: Option<Checked>,
     /// The driver's time, if the program was run in passes.
     pub driver: Option<DriverTime>,
+    /// The memory of the host, if the settings have `spill`, and the program was run with them.
+    pub spilled: Option<Spilled>,
     /// Report of the planned policy. With a plan, the peak of live bytes and the time of a call
     /// count from the plan's start.
     pub planned: Option<PlannedReport>,
@@ -230,18 +233,22 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
         program = program.announced();
     }
     let end = |error| refused(trace, trace.events.len(), &error);
-    let fresh = || OnDevice::create(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
+    let fresh = || OnDevice::create(spilled::device(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
-    let (stats, peak_live_bytes, driver, planned, failed) = if follows {
+    let (stats, peak_live_bytes, driver, spilled, planned, failed) = if follows {
         let failed = failed(&follower.run);
-        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, None, failed)
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, None, None, failed)
     } else {
         let mut run = fresh()?;
         let passes = options.variation.passes.unwrap_or(1).max(1);
-        let made = run.perform_passes(&program, passes, |_, _| ()).map_err(|(_, error)| end(error))?;
+        let mut spilled = settings.config.spill().map(|_| Spilled::default());
+        let watch = |run: &Run<OnDevice>, at: Position| {
+            spilled.iter_mut().for_each(|sum| sum.note(run, program.operations[at.operation]));
+        };
+        let made = run.perform_passes(&program, passes, watch).map_err(|(_, error)| end(error))?;
         let driver = options.variation.passes.map(|_| made.driver);
         let stats = end::stats(&run.allocator).map_err(end)?;
-        (stats, made.peak_live_bytes, driver, run.allocator.planned(), failed(&run))
+        (stats, made.peak_live_bytes, driver, spilled, run.allocator.planned(), failed(&run))
     };
     let mut timed = fresh()?;
     timed.perform_all(&program.operations).map_err(end)?;
@@ -256,6 +263,7 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
         checked: options.check.then(|| check(trace, &settings, &follower, &stats)),
         stats,
         driver,
+        spilled,
         planned,
     })
 }

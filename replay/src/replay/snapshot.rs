@@ -3,7 +3,6 @@
 use super::{Options, ROOMY_DEVICE, ReplayError, follow, placed, recorded_settings, refused, settings};
 use crate::program::{DEVICE, OnDevice, Run, Subject};
 use crate::trace::Trace;
-use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, Error, PoolId, SnapshotSegment, TraceEntry};
 
 /// Number of calls between two readings of the allocator's trace, and room in the trace per call. A
@@ -42,7 +41,7 @@ pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
     let settings = settings(trace, options)?;
     let program = std::mem::take(&mut follower.program);
     let refused = |error: Error| refused(trace, trace.events.len(), &error);
-    let device = SimulatedDevice::new(ROOMY_DEVICE);
+    let device = super::spilled::device(ROOMY_DEVICE);
     let mut run = Run::new(OnDevice::create(device, &settings).map_err(refused)?);
     let mut events = Vec::new();
     for calls in program.operations.chunks(CALLS_PER_READING) {

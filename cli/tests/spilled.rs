@@ -1,0 +1,64 @@
+//! `spill` in a replay: how much of a recorded program would lie on the host, and what it costs.
+
+use crate::common::{cachalot, folder, write};
+use serde_json::Value;
+use std::path::Path;
+
+/// The length of a block.
+const BLOCK: u64 = 40 << 20;
+
+/// Three blocks at the same time, and the third of them once more.
+fn record() -> String {
+    let mut text = String::from("action,addr,size,stream\n");
+    for place in 1..=3 {
+        text += &format!("A,{place}00000000,{BLOCK},0\na,{place}00000000,{BLOCK},0\n");
+    }
+    let (free, again) = (format!("f,300000000,{BLOCK},0\nc,300000000,{BLOCK},0\n"), format!("a,300000000,{BLOCK},0\n"));
+    text + &free + &again
+}
+
+/// Replays a record in 80 MiB of the device. Returns the exit status, and what it says of the host.
+fn replayed(file: &Path, more: &[&str]) -> (i32, Value) {
+    let head = ["replay", "--json", "--limit", "80MiB"];
+    let finished = cachalot(head.iter().chain(more).map(|part| (*part).to_owned()).chain([file.display().to_string()]));
+    (finished.status, finished.json().remove(0)["spilled"].take())
+}
+
+#[test]
+fn a_replay_tells_what_would_lie_on_the_host_and_how_long_the_link_takes() {
+    let file = write(&folder("spilled"), "blocks.csv", record());
+    assert_eq!(replayed(&file, &["--config", "expandable_segments:True"]), (1, Value::Null));
+    for policy in ["expandable_segments:True", "policy:stitched", "policy:bfc,expandable_segments:True"] {
+        let config = format!("{policy},spill:1G");
+        let (status, told) = replayed(&file, &["--config", &config]);
+        assert_eq!(status, 0, "{policy}");
+        let bytes = |key: &str| told[key].as_u64().expect("bytes");
+        // The third block is requested twice, and its pages are made once.
+        assert_eq!([bytes("peak_bytes"), bytes("made_bytes"), bytes("block_bytes")], [BLOCK, BLOCK, 2 * BLOCK]);
+        let close = |key: &str, expected: f64| (told[key].as_f64().expect("a time") - expected).abs() < 1e-6;
+        assert!(close("link_ms", 4.0 * BLOCK as f64 / 52e6) && close("make_ms", 40.0 / 1024.0 * 270.0), "{told}");
+        let (_, slower) = replayed(&file, &["--link", "26", "--config", &config]);
+        let link = |told: &Value| told["link_ms"].as_f64().expect("a time");
+        assert!((link(&slower) - 2.0 * link(&told)).abs() < 1e-6, "{slower}");
+    }
+    // A part of `spill` is not enough for the block.
+    let (status, told) = replayed(&file, &["--config", "expandable_segments:True,spill:0.03G"]);
+    assert_eq!((status, told["block_bytes"].as_u64()), (1, Some(0)));
+}
+
+#[test]
+fn the_table_has_columns_of_the_host_where_something_lies_there() {
+    let file = write(&folder("spilled_table"), "blocks.csv", record());
+    let shown = |config: &str| {
+        let options = ["replay", "--limit", "80MiB", "--config", config];
+        cachalot(options.iter().map(|part| (*part).to_owned()).chain([file.display().to_string()])).output
+    };
+    let spilled = shown("expandable_segments:True,spill:1G");
+    assert!(["on the host", "at least", "making pages"].iter().all(|title| spilled.contains(title)), "{spilled}");
+    assert!(spilled.contains("3.23 ms") && spilled.contains("10.55 ms"), "{spilled}");
+    assert!(!shown("expandable_segments:True").contains("on the host"));
+    for rate in ["0", "-1", "fast", "inf"] {
+        let refused = cachalot(["replay", "--link", rate, "x.csv"]);
+        assert!(refused.status == 2 && refused.errors.contains("is not a rate"), "{rate}: {}", refused.errors);
+    }
+}
