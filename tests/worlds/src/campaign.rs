@@ -4,7 +4,7 @@ use crate::world::{Finding, Outcome, Rules, run};
 use std::time::{Duration, Instant};
 
 /// The configurations in turn.
-pub const CONFIGS: [&str; 13] = [
+pub const CONFIGS: [&str; 14] = [
     "",
     "decisions:improved",
     "expandable_segments:True",
@@ -18,6 +18,7 @@ pub const CONFIGS: [&str; 13] = [
     "guard:all",
     "guard:sampled:7,zero:on_free",
     "expandable_segments:True,spill:0.5",
+    "policy:stitched,per_process_memory_fraction:0.4,spill:0.5",
 ];
 
 /// What a campaign has done.
