@@ -3,10 +3,13 @@
     cc -O1 -shared -fPIC tests/pytorch/managed.c -o tests/pytorch/libmanaged.so -ldl
     python spill.py OUT [--seconds S] [--processes N] [--each S] [--only CANDIDATE,...] [PROGRAM...]
 
-Needs a GPU; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv, predicted.csv and runs.jsonl.
-What runs.jsonl has is not run again, so that several calls share the work: each starts no process after N, and none that
-would take it beyond S seconds. A run ends early after the seconds of `--each`. Each run does the same steps of `spill_programs.py` with one process for each
-candidate and program, in which the run without a limit comes twice: both must compute the same. The most memory that the run without a limit holds, divided by 1.05, 1.25, 1.5 and 2, is the limit of the others.
+Needs a GPU; `tests/pytorch/run.sh` says how cachalot gets onto the path. OUT gets spill.csv, predicted.csv and
+runs.jsonl. What runs.jsonl has is not run again, so that several calls share the work: each starts no process after N,
+and none that would take it beyond S seconds. A run ends early after the seconds of `--each`. Each run does the same
+steps of `spill_programs.py`. The most memory that the run without a limit holds, divided by 1, 1.05, 1.25, 1.5 and 2,
+is the limit of the others. One process does all runs of a program with `spill`, the one without a limit twice: both
+must compute the same. With the defaults this takes about a minute a program. `--only spill,native,expandable,managed`
+adds a process for each of the others, which end without memory or take long.
 
 *Predicted*, before any other run: each step takes as long as without a limit, and the time in which the link carries
 twice, once written and once read, what the step's peak has beyond the limit.
@@ -29,7 +32,7 @@ import tables
 from spill_programs import steps_of
 
 PROGRAMS = ["gpt2_training", "diffusion_unet", "generate_then_train", "batch_decoding"]
-RATIOS = [1.05, 1.25, 1.5, 2.0]
+RATIOS = [1.0, 1.05, 1.25, 1.5, 2.0]
 # The rate of the link of an H200, in bytes a second, as kernels read and write memory of the host.
 LINK = 52e9
 GIB = 1 << 30
@@ -65,11 +68,16 @@ class Runs:
             self.do(program, candidate, missing, outside)
         return [self.found[program, candidate, limit] for limit in limits]
 
-    def do(self, program: str, candidate: str, limits: list[int], outside: int) -> None:
+    def first(self, program: str) -> Run:
+        """The run without a limit. If it is not there, a process does it and those with `spill`."""
+        if (program, "fits", 0) not in self.found:
+            # The second run shows that a run does not change what those after it compute.
+            self.do(program, "spill", ["0", "0", *(f"/{ratio}" for ratio in RATIOS)], 0)
+        return self.found.get((program, "fits", 0), {})
+
+    def do(self, program: str, candidate: str, limits: list[Any], outside: int) -> None:
         """Does runs in a process."""
-        # The second run shows that a run does not change what those after it compute.
-        done_limits = limits * 2 if candidate == "fits" else limits
-        patience = START_S + (self.each + BESIDES_S) * len(done_limits)
+        patience = START_S + (self.each + BESIDES_S) * len(limits)
         if self.processes == 0 or time.monotonic() + patience > self.end:
             raise Late
         self.processes -= 1
@@ -77,7 +85,7 @@ class Runs:
         if config := ENDS.get(candidate):
             environment["PYTORCH_CUDA_ALLOC_CONF"] = config
         script = str(Path(__file__).with_name("spill_programs.py"))
-        command = [sys.executable, script, program, candidate, ",".join(map(str, done_limits)), str(outside), str(self.each)]
+        command = [sys.executable, script, program, candidate, ",".join(map(str, limits)), str(outside), str(self.each)]
         output, reason, begin = "", "", time.monotonic()
         try:
             done = subprocess.run(
@@ -89,14 +97,17 @@ class Runs:
             reason = f"not at its end after {patience} s"
         took = time.monotonic() - begin
         runs = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        if candidate == "fits" and len(runs) == 2 and not alike(*runs):
-            raise SystemExit(f"two runs of {program} differ: {[(run['losses'], run.get('digest')) for run in runs]}")
+        free = [run for run in runs if run["candidate"] == "fits"]
+        if len(free) == 2 and not alike(*free):
+            raise SystemExit(f"two runs of {program} differ: {[(run['losses'], run.get('digest')) for run in free]}")
         runs = list({run["limit"]: run for run in reversed(runs)}.values())
-        ended = {run["limit"] for run in runs}
-        runs += [{"limit": limit, "failed": reason or "no output"} for limit in limits if limit not in ended]
+        # Limits that only the process knows are left to the next one, if it ended before them.
+        known = {limit for limit in limits if isinstance(limit, int)} or ({0} if not runs else set())
+        for limit in known - {run["limit"] for run in runs}:
+            runs.append({"limit": limit, "failed": reason or "no output", "candidate": candidate if limit else "fits"})
         with self.file.open("a", encoding="utf-8") as file:
             for run in runs:
-                run |= {"program": program, "candidate": candidate}
+                run |= {"program": program}
                 self.found[self.key(run)] = run
                 file.write(json.dumps(run) + "\n")
         print(f"{program} {candidate} {limits}: {took:.1f} s {reason}", file=sys.stderr, flush=True)
@@ -193,14 +204,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--processes", type=int, default=-1)
-    parser.add_argument("--each", type=float, default=12)
-    parser.add_argument("--only", default="spill,native,expandable,managed")
+    parser.add_argument("--each", type=float, default=6)
+    parser.add_argument("--only", default="spill")
     parser.add_argument("programs", nargs="*", default=PROGRAMS)
     options = parser.parse_intermixed_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     runs = Runs(options.out / "runs.jsonl", options.seconds, options.processes, options.each)
     try:
         for program in options.programs:
-            [fits] = runs.get(program, "fits", [0])
+            fits = runs.first(program)
             write(options.out, runs, options.programs)
             if "held" not in fits:
                 continue

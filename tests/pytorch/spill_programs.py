@@ -2,8 +2,10 @@
 
     python spill_programs.py PROGRAM CANDIDATE LIMITS OUTSIDE SECONDS
 
-Prints a line of JSON for each limit, in the order of the limits: those without one come first. LIMITS are bytes with commas between, 0 for none. OUTSIDE is what the device holds
-besides tensors at the end of the run without a limit. Each run ends early after so many seconds.
+Prints a line of JSON for each limit, in the order of the limits: those without one come first. LIMITS are bytes with
+commas between, 0 for none, and `/1.25` for what the first run without a limit holds, divided by 1.25: so one process
+does all runs of a program. OUTSIDE is what the device holds besides tensors at the end of the run without a limit. Each
+run ends early after so many seconds.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from typing import Any
 
 import torch
 
-# The steps of a program, if they are not 24.
-FEW_STEPS = {"generate_then_train": 4}
+# The steps of a program, if they are not 24: fewer where one takes long, or where all are alike.
+FEW_STEPS = {"diffusion_unet": 12, "generate_then_train": 4, "batch_decoding": 12}
 EXPANDABLE = "expandable_segments:True"
 MANAGED = Path(__file__).with_name("libmanaged.so")
 Step = Callable[[int], torch.Tensor]
@@ -132,12 +134,12 @@ def prepare(candidate: str, limit: int, outside: int) -> AbstractContextManager[
     """Puts the candidate's allocator in place, and the limit."""
     if candidate == "managed":
         return managed(limit, outside)
-    spills = candidate in {"spill", "state"}
-    if spills or candidate == "fits":
+    if candidate in {"spill", "state", "fits"}:
         import cachalot_gpu.torch
 
+        # Also where all fits, so that one process does both. Nothing spills then.
         if not cachalot_gpu.torch.enabled():
-            cachalot_gpu.torch.enable(f"{EXPANDABLE},spill:24G" if spills else EXPANDABLE)
+            cachalot_gpu.torch.enable(f"{EXPANDABLE},spill:24G")
     torch.cuda.init()
     if limit:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
@@ -201,8 +203,13 @@ def run(name: str, candidate: str, limit: int, outside: int, seconds: float) -> 
 def main() -> None:
     """One run for each limit."""
     name, candidate, limits, outside, seconds = sys.argv[1:]
-    for limit in map(int, limits.split(",")):
-        print(json.dumps(run(name, candidate, limit, int(outside), float(seconds)) | {"limit": limit}), flush=True)
+    held = 0
+    for text in limits.split(","):
+        limit = int(held / float(text[1:])) if text.startswith("/") else int(text)
+        kind = candidate if limit else "fits"
+        found = run(name, kind, limit, int(outside), float(seconds))
+        held = held or found["held"]
+        print(json.dumps(found | {"limit": limit, "candidate": kind}), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
 
