@@ -2,15 +2,17 @@
 //!
 //! ```text
 //! Stay   | free | unmapped | free | unmapped ………………… |   the lowest run of free and unmapped blocks
-//! Move   | free | unmapped | free | allocated | unmapped … |   one unmapped block, where the fewest bytes are to be mapped
+//! Move   | free | unmapped | allocated | free | unmapped …… |   one unmapped block, at the front, and the free block before it
 //!
 //! hold_room ─▶ trim_room ─▶ map, with no lock held ─▶ extend
 //!                            └─ fails ─▶ release_room
 //! ```
 //!
-//! The two ways to choose a place are the [rules](PageRules) of the heap's pages. What follows is
-//! the same for both. The held blocks are in no set, so nobody else uses them. The unmapped ones
-//! among them are the *parts* of the room, and pages fill all of them.
+//! The two ways to choose a place are the [rules](PageRules) of the heap's pages. If they move, the
+//! addresses are a ring: pages are mapped at the *front*, where the last ones end, and
+//! [taken](crate::heap::moves) from behind it. What follows is the same for both. The held blocks
+//! are in no set, so nobody else uses them. The unmapped ones among them are the *parts* of the
+//! room, and pages fill all of them.
 
 use super::{Heap, Outcome};
 use crate::heap::addresses::{AddressRange, Run, cut_out};
@@ -33,8 +35,6 @@ pub(crate) struct HeldRoom {
     pub needed: u64,
     /// How many bytes the parts have: at least `needed`, and more only if there is a single part.
     pub room: u64,
-    /// Whether the pages are mapped at the upper end of the room, below a free block.
-    upper: bool,
 }
 
 /// How much memory a heap is missing for a request.
@@ -45,18 +45,6 @@ pub(crate) struct Lacking {
     /// Bytes of movable pages in the free blocks that the request will use. These pages do not
     /// move.
     pub beside: u64,
-}
-
-/// A place for a request: an unmapped block, and how its free neighbours are used.
-#[derive(Clone, Copy)]
-struct Gap {
-    block: u32,
-    /// How many bytes to map.
-    needed: u64,
-    /// Whether the free block before the gap is used.
-    before: bool,
-    /// Whether the free block after the gap is used.
-    after: bool,
 }
 
 impl<S: Storage> FreeIndex<S> {
@@ -132,7 +120,7 @@ impl<S: Storage> Heap<S> {
         let first = self.find_run(size)?;
         let run = self.detach_run(first, size);
         let needed = self.parts_of(run).map(|part| part.bytes).sum();
-        Some(HeldRoom { run, needed, room: needed, upper: false })
+        Some(HeldRoom { run, needed, room: needed })
     }
 
     /// Returns how much memory is missing for a request of `size` bytes, or `None` if no range has
@@ -141,33 +129,25 @@ impl<S: Storage> Heap<S> {
         if self.rules.pages == PageRules::Stay {
             return self.bytes_to_map(size).map(|needed| Lacking { needed, beside: 0 });
         }
-        let Gap { block, needed, before, after } = self.least_gap(size)?;
-        let BlockEntry { prev, next, .. } = self.blocks[block];
-        let movable = |used: bool, block: u32| {
-            if !used {
-                return 0;
-            }
-            let BlockEntry { addr, size, .. } = self.blocks[block];
+        let (gap, needed) = self.next_gap(size)?;
+        let beside = self.free_before(gap).map_or(0, |free| {
+            let BlockEntry { addr, size, .. } = self.blocks[free];
             let pages = self.sets.pages.within(addr, addr + size);
             pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
-        };
-        Some(Lacking { needed, beside: movable(before, prev) + movable(after, next) })
+        });
+        Some(Lacking { needed, beside })
     }
 
     /// Gives the room beyond `bytes`, which is the length of the pages that will be mapped, back to
     /// the heap. If the room is longer than that, the caller has made room for two blocks.
     pub(crate) fn trim_room(&mut self, held: HeldRoom, bytes: u64) -> HeldRoom {
-        let HeldRoom { mut run, room, upper, .. } = held;
+        let HeldRoom { mut run, room, .. } = held;
         debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
         if bytes < room {
-            // Keep the part right below the free block above, or right above the one below, so that
-            // the pages join it.
-            let gap = if upper { run.first } else { run.last };
-            let front = self.blocks.cut(gap, if upper { room - bytes } else { bytes }, &mut self.segments);
-            self.join_unmapped(if upper { front } else { gap });
-            if !upper {
-                run = Run { first: if run.first == gap { front } else { run.first }, last: front };
-            }
+            let gap = run.last;
+            let front = self.blocks.cut(gap, bytes, &mut self.segments);
+            self.join_unmapped(gap);
+            run = Run { first: if run.first == gap { front } else { run.first }, last: front };
         }
         HeldRoom { run, room: bytes, ..held }
     }
@@ -200,8 +180,8 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Turns held room in which all parts are now mapped into one free block, merged with free
-    /// neighbours. The block gets the requested size of the last part. Returns the block and the
-    /// number of parts. The caller lists the pages.
+    /// neighbours. The end of the room is the new front. The block gets the requested size of the
+    /// last part. Returns the block and the number of parts. The caller lists the pages.
     pub(crate) fn extend(&mut self, held: HeldRoom, counters: &HeapCounters) -> Outcome<(u32, u64)> {
         let run = held.run;
         let (mut parts, mut peaks_stale) = (0, false);
@@ -213,6 +193,7 @@ impl<S: Storage> Heap<S> {
         }
         self.blocks[run.first].requested = requested;
         let end = self.blocks[run.last].end();
+        self.sets.front = end;
         // Absorbed blocks lose their entries, so the loop compares addresses instead of entries.
         while self.blocks[run.first].end() < end {
             self.blocks.absorb_next(run.first);
@@ -306,75 +287,57 @@ impl<S: Storage> Heap<S> {
         Run { first, last: block }
     }
 
-    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) describes: where
-    /// the fewest bytes have to be mapped, otherwise at the end of the newest range.
+    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) describes: the
+    /// [next](Self::next_gap) one, with the free block before it.
     fn hold_gap(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
-        let Gap { block, needed, before, after } = self.least_gap(size)?;
-        let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.blocks[block];
-        let upper = after && !before;
-        let room = gap_bytes.min(if before && after { gap_bytes } else { needed + spare_room });
-        let from = if upper { addr + gap_bytes - room } else { addr };
-        let gap = cut_out(self, block, from, from + room).part;
+        let (block, needed) = self.next_gap(size)?;
+        let before = self.free_before(block);
+        let BlockEntry { addr, size: gap_bytes, .. } = self.blocks[block];
+        let room = gap_bytes.min(needed + spare_room);
+        let gap = cut_out(self, block, addr, addr + room).part;
         self.blocks[gap].state = State::Mapping;
         self.blocks[gap].requested = 0;
-        let mut run = Run { first: gap, last: gap };
-        if before {
-            self.sets.detach(prev, &mut self.blocks);
-            run.first = prev;
+        if let Some(before) = before {
+            self.sets.detach(before, &mut self.blocks);
         }
-        if after {
-            self.sets.detach(next, &mut self.blocks);
-            run.last = next;
-        }
-        Some(HeldRoom { run, needed, room, upper })
+        Some(HeldRoom { run: Run { first: before.unwrap_or(gap), last: gap }, needed, room })
     }
 
-    /// Finds the unmapped block where the fewest bytes have to be mapped for a request of `size`
-    /// bytes. If several are equally good, the end of the newest range comes first, then the lowest
-    /// address.
-    fn least_gap(&self, size: u64) -> Option<Gap> {
-        let mut best = self.tail().and_then(|block| self.gap_at(block, size));
-        let mut from = 0;
-        while !self.is_empty()
-            && let Some(block) = self.sets.unmapped_from(from, &self.blocks)
-        {
-            from = self.blocks[block].end();
-            best = match (best, self.gap_at(block, size)) {
-                (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
-                (None, gap) => gap,
-                (best, _) => best,
-            };
-        }
-        best
-    }
-
-    /// Returns how the unmapped `block` and its free neighbours can provide `size` bytes while
-    /// mapping the fewest bytes. `None` if they do not have `size` bytes.
-    fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
-        let BlockEntry { size: room, prev, next, segment, .. } = self.blocks[block];
-        let granule = self.segments[segment].granule;
-        let free = |block: u32| if block != NONE && self.blocks[block].is_free() { self.blocks[block].size } else { 0 };
-        let (left, right) = (free(prev), free(next));
-        // At least one granule, even if another thread has made a free block large enough
-        // meanwhile.
-        let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
-        let lower = Gap { block, needed: missing(left), before: left > 0, after: false };
-        let upper = Gap { block, needed: missing(right), before: false, after: right > 0 };
-        let whole = Gap { block, needed: room, before: left > 0, after: right > 0 };
-        let holds = left + room + right >= size;
-        [lower, upper, whole]
-            .into_iter()
-            .filter(|gap| gap.needed < room || gap.needed == room && holds)
-            .min_by_key(|gap| gap.needed)
-    }
-
-    /// Returns the unmapped block at the end of the newest range.
-    fn tail(&self) -> Option<u32> {
+    /// Finds the unmapped block in which room is held for a request of `size` bytes: the first one
+    /// from the front on, around the ring, that with the free block before it has as many bytes.
+    /// Returns the block, and how many bytes to map.
+    ///
+    /// A gap between other blocks might need fewer pages. But pages that fill gaps leave gaps
+    /// elsewhere, and the mapped addresses fall into pieces that fit fewer and fewer requests. In a
+    /// diffusion U-Net with images of seven shapes, 9.4 pages moved in a step into the gaps with
+    /// the fewest missing bytes, and 2.7 to the front, with the same memory.
+    fn next_gap(&self, size: u64) -> Option<(u32, u64)> {
         if self.is_empty() {
             return None;
         }
-        let segment = &self.segments[self.newest];
-        let end = segment.base + segment.bytes;
-        self.sets.unmapped_below(end, &self.blocks).filter(|&block| self.blocks[block].end() == end)
+        let (sets, blocks) = (&self.sets, &self.blocks);
+        let front = sets.front;
+        // The front is inside the block if the pages before it have moved.
+        let around = sets.unmapped_below(front, blocks).filter(|&block| blocks[block].end() > front);
+        let from = |addr: u64| {
+            let next = |&block: &u32| sets.unmapped_from(blocks[block].end(), blocks);
+            core::iter::successors(sets.unmapped_from(addr, blocks), next)
+        };
+        let lacking = |block: u32| {
+            let BlockEntry { size: room, segment, .. } = blocks[block];
+            let granule = self.segments[segment].granule;
+            let held = self.free_before(block).map_or(0, |free| blocks[free].size);
+            // At least one granule, even if another thread has made a free block large enough
+            // meanwhile.
+            let needed = size.saturating_sub(held).next_multiple_of(granule).max(granule);
+            (needed <= room).then_some((block, needed))
+        };
+        from(around.map_or(front, |block| blocks[block].addr)).chain(from(0)).find_map(lacking)
+    }
+
+    /// Returns the block before `gap`, if it is free.
+    fn free_before(&self, gap: u32) -> Option<u32> {
+        let prev = self.blocks[gap].prev;
+        (prev != NONE && self.blocks[prev].is_free()).then_some(prev)
     }
 }

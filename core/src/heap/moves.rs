@@ -22,6 +22,14 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
+/// The rank of a free block among those that give pages: how many of its ends are not the end of a
+/// run, and how far it is after the front, around the ring.
+type BlockOrder = (u32, u64);
+
+/// The number of free blocks that are sorted at once. All of them are visited for each such group,
+/// so that the order needs no index.
+const AT_ONCE: usize = 32;
+
 /// Which free pages of a heap may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
@@ -35,16 +43,6 @@ pub(crate) enum Wanted {
 pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> Blocks<S> {
-    /// Returns the rank of the page at `at` in the free block `block` for
-    /// [`take_pages`](PagedHeap::take_pages): of pages with the same size, the one with the lowest
-    /// rank is taken first.
-    pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
-        let BlockEntry { size, addr, next, .. } = self[block];
-        let gaps = self.gaps_beside(block);
-        let (size, addr) = if gaps == 2 { (size, addr) } else { (u64::MAX - size, u64::MAX - addr) };
-        (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
-    }
-
     /// Returns at how many of its ends a free block is the end of a run. If it is 2, the block is
     /// the whole run.
     fn gaps_beside(&self, block: u32) -> u32 {
@@ -55,6 +53,21 @@ impl<S: Storage> Blocks<S> {
     /// Returns whether a neighbour is missing, or is a range without memory for blocks.
     fn is_gap(&self, neighbour: u32) -> bool {
         neighbour == NONE || matches!(self[neighbour].state, State::Unmapped | State::Stale | State::Lost)
+    }
+}
+
+impl<S: Storage> Heap<S> {
+    /// Returns the rank of the page at `at` in the free block `block` for
+    /// [`take_pages`](PagedHeap::take_pages): of pages with the same size, the one with the lowest
+    /// rank is taken first.
+    pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (BlockOrder, u64) {
+        let down = self.blocks.is_gap(self.blocks[block].next);
+        (self.order_of_block(block), if down { u64::MAX - at } else { at })
+    }
+
+    /// Returns the rank of a free block for [`take_pages`](PagedHeap::take_pages).
+    fn order_of_block(&self, block: u32) -> BlockOrder {
+        (2 - self.blocks.gaps_beside(block), self.blocks[block].addr.wrapping_sub(self.sets.front))
     }
 }
 
@@ -90,10 +103,12 @@ impl<S: Storage> PagedHeap<'_, S> {
     /// detached block at its place, and takes the page out of the counts in `chosen`. Stops early
     /// if a table is full.
     ///
-    /// Pages in completely free runs come first, starting with the shortest run, because a run that
-    /// loses all its pages is gone. Then come pages at the ends of runs. Pages between live blocks
-    /// come last, starting with the largest free block: a page from the middle of a run splits it,
-    /// and what remains at both ends is too short for most requests.
+    /// Pages in completely free runs come first, because a run that loses all its pages is gone.
+    /// Then come pages at the ends of runs. Pages between live blocks come last: a page from the
+    /// middle of a run splits it, and what remains at both ends is too short for most requests.
+    /// Among equals, the first after the [front](crate::heap::growth) comes first, around the ring.
+    /// So the addresses behind the front become free of pages, and those in front of it stay in
+    /// long runs.
     pub(crate) fn take_pages(
         &mut self,
         wanted: Wanted,
@@ -104,38 +119,47 @@ impl<S: Storage> PagedHeap<'_, S> {
         if !self.gives_pages() {
             return;
         }
-        // What is left of a block has no pages of these sizes. It is smaller than the block, so the
-        // walk up the sizes does not meet it again.
-        let mut position = (step, 0);
-        while chosen.count() > 0
-            && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
-        {
-            let BlockEntry { size, addr, .. } = self.0.blocks[block];
-            position = (size, addr);
-            if self.0.blocks.gaps_beside(block) < 2 || !self.admits(wanted, block) {
-                continue;
-            }
-            if !self.take_pages_of(block, chosen, &mut take) {
-                return;
-            }
-        }
-        for at_ends_only in [true, false] {
-            let mut next = self.0.sets.free.last(self.0.blocks.entries());
-            while chosen.count() > 0
-                && let Some(block) = next
-                && self.0.blocks[block].size >= step
-            {
-                // The walk down the sizes meets what is left of a block again, but takes nothing
-                // from it.
-                next = self.0.sets.free.previous(block, self.0.blocks.entries());
-                if at_ends_only && self.0.blocks.gaps_beside(block) == 0 || !self.admits(wanted, block) {
-                    continue;
-                }
-                if !self.take_pages_of(block, chosen, &mut take) {
+        let mut last = None;
+        while chosen.count() > 0 {
+            // What is left of these blocks has no pages of these sizes.
+            let next = self.next_blocks(wanted, step, last);
+            let Some(&(order, _)) = next.last() else { return };
+            last = Some(order);
+            for (_, block) in next {
+                if chosen.count() > 0 && !self.take_pages_of(block, chosen, &mut take) {
                     return;
                 }
             }
         }
+    }
+
+    /// Returns the first free blocks after `last` in the order in which they give pages, each with
+    /// its rank.
+    fn next_blocks(
+        &mut self,
+        wanted: Wanted,
+        step: u64,
+        last: Option<BlockOrder>,
+    ) -> heapless::Vec<(BlockOrder, u32), AT_ONCE> {
+        let mut next = heapless::Vec::<_, AT_ONCE>::new();
+        let mut cursor = self.0.sets.free.after((step, 0), self.0.blocks.entries());
+        while let Some(block) = cursor {
+            cursor = self.0.sets.free.next(block, self.0.blocks.entries());
+            let order = self.0.order_of_block(block);
+            if !self.admits(wanted, block) || last.is_some_and(|last| order <= last) {
+                continue;
+            }
+            if next.is_full() {
+                let Some(&(latest, _)) = next.last() else { continue };
+                if order > latest {
+                    continue;
+                }
+                next.pop();
+            }
+            let place = next.partition_point(|&(before, _)| before < order);
+            let _full = next.insert(place, (order, block));
+        }
+        next
     }
 
     /// Detaches the pages of a free block that have a size in `chosen`: downwards if the block is
@@ -350,10 +374,10 @@ mod tests {
         // Its last page is taken, and then the end of the other run.
         assert_eq!(fixture.take(1), [SECOND]);
         assert_eq!(fixture.take(2), first(&[9, 8]));
-        // Between blocks, the largest free block comes first.
-        assert_eq!(fixture.take(4), first(&[4, 5, 6, 1]));
+        // Between blocks, the free block farthest behind the front comes first.
+        assert_eq!(fixture.take(4), first(&[1, 2, 4, 5]));
         // This page is now next to a gap.
-        assert_eq!(fixture.take(2), first(&[2]), "no other page is free");
+        assert_eq!(fixture.take(2), first(&[6]), "no other page is free");
     }
 
     impl Fixture {
@@ -383,54 +407,82 @@ mod tests {
     }
 
     #[test]
-    fn a_request_uses_the_free_pages_beside_a_gap_and_holds_no_more_than_it_lacks() {
+    fn a_request_uses_the_free_page_before_the_front_and_holds_no_more_than_it_lacks() {
         let mut fixture = Fixture::new();
         fixture.map(FIRST, 8);
         let page = |number: u64| FIRST + number * STEP;
-        // If there is no gap, the end of the range is used, with the free page before it.
         assert_eq!(fixture.hold(2), (page(8), 2 * STEP, 2 * STEP));
         fixture.free(&[page(7)]);
         assert_eq!(fixture.hold(3), (page(8), 2 * STEP, 2 * STEP));
         assert_eq!(fixture.lacking(3), Some(Lacking { needed: 2 * STEP, beside: STEP }));
         assert_eq!(fixture.lacking(63), None, "no range has the addresses");
         assert_eq!(fixture.heap.malloc(STEP, STEP, &fixture.counters).unwrap().unwrap().value.0, page(7));
-        // If a gap is only as good as the end of the range, the end comes first.
+        // A gap behind the front is left alone, even between free pages.
         fixture.free(&[page(3)]);
         assert_eq!(fixture.unmap(), page(3));
-        assert_eq!(fixture.hold(1), (page(8), STEP, STEP));
-        // With free pages on both sides the gap is better, and all of it is used.
         fixture.free(&[page(2), page(4)]);
-        assert_eq!(fixture.lacking(3), Some(Lacking { needed: STEP, beside: 2 * STEP }));
-        assert_eq!(fixture.hold(3), (page(3), STEP, STEP));
-        fixture.heap.make_room().unwrap();
-        let held = fixture.heap.hold_room(3 * STEP, 0).unwrap();
-        let held = fixture.heap.trim_room(held, STEP);
-        fixture.heap.sets.pages.make_room(1).unwrap();
-        fixture.heap.sets.pages.insert(HomePage::new(page(3), STEP, 99));
-        fixture.heap.extend(held, &fixture.counters);
-        fixture.heap.check_invariants(&fixture.counters).unwrap();
-        assert_eq!(fixture.heap.malloc(3 * STEP, 3 * STEP, &fixture.counters).unwrap().unwrap().value.0, page(2));
+        assert_eq!(fixture.hold(3), (page(8), 3 * STEP, 3 * STEP));
     }
 
     #[test]
-    fn of_equal_places_the_end_of_the_newest_range_serves() {
+    fn the_addresses_are_used_as_a_ring_from_the_front_on() {
+        let mut fixture = Fixture::new();
+        fixture.map(FIRST, 62);
+        let page = |number: u64| FIRST + number * STEP;
+        // A page right behind the front moves, so the front is in the middle of an unmapped block.
+        fixture.free(&[page(61)]);
+        assert_eq!(fixture.unmap(), page(61));
+        assert_eq!(fixture.hold(2), (page(61), 2 * STEP, 2 * STEP));
+        fixture.free(&[page(0), page(1), page(2), page(3)]);
+        assert_eq!([fixture.unmap(), fixture.unmap(), fixture.unmap()], [page(0), page(1), page(2)]);
+        assert_eq!(fixture.hold(3), (page(61), 3 * STEP, 3 * STEP));
+        fixture.heap.make_room().unwrap();
+        let held = fixture.heap.hold_room(3 * STEP, 0).unwrap();
+        let held = fixture.heap.trim_room(held, 3 * STEP);
+        fixture.heap.sets.pages.make_room(3).unwrap();
+        for number in 61..64 {
+            fixture.heap.sets.pages.insert(HomePage::new(page(number), STEP, 99));
+        }
+        fixture.heap.extend(held, &fixture.counters);
+        fixture.heap.check_invariants(&fixture.counters).unwrap();
+        // The front is at the end of the range now.
+        assert_eq!(fixture.hold(2), (page(0), 2 * STEP, 2 * STEP));
+        assert_eq!(fixture.lacking(4), None, "no gap has the addresses");
+    }
+
+    #[test]
+    fn the_newest_range_serves_first() {
         let mut fixture = Fixture::new();
         fixture.map(SECOND, 2);
         fixture.map(FIRST, 2);
         assert_eq!(fixture.hold(1), (FIRST + 2 * STEP, STEP, STEP));
-        // The end of the other range has a free page before it, so there is less to map.
+        // The free page before the end of the other range makes no difference.
         fixture.free(&[SECOND + STEP]);
-        assert_eq!(fixture.hold(2), (SECOND + 2 * STEP, STEP, STEP));
+        assert_eq!(fixture.hold(2), (FIRST + 2 * STEP, 2 * STEP, 2 * STEP));
     }
 
     #[test]
-    fn whole_runs_move_the_shortest_first_and_one_after_another() {
+    fn whole_runs_move_one_after_another_around_the_ring() {
         let mut fixture = Fixture::new();
         fixture.map(FIRST, 3);
         fixture.map(SECOND, 2);
         fixture.free(&[FIRST, FIRST + STEP, FIRST + 2 * STEP, SECOND, SECOND + STEP]);
         let taken = fixture.take(4);
-        assert_eq!(taken, [SECOND + STEP, SECOND, FIRST + 2 * STEP, FIRST + STEP]);
+        assert_eq!(taken, [FIRST + 2 * STEP, FIRST + STEP, FIRST, SECOND + STEP]);
+    }
+
+    #[test]
+    fn pages_of_many_blocks_move_in_order() {
+        let mut fixture = Fixture::new();
+        fixture.map(FIRST, 64);
+        fixture.map(SECOND, 64);
+        let behind_live = |base: u64| (1..64).step_by(2).map(move |page| base + page * STEP);
+        let expected = behind_live(FIRST).chain(behind_live(SECOND)).collect::<Vec<_>>();
+        fixture.free(&expected);
+        // The last page of each range is at the end of a run.
+        let ends = [FIRST + 63 * STEP, SECOND + 63 * STEP];
+        let between = expected.iter().copied().filter(|at| !ends.contains(at));
+        assert_eq!(fixture.take(64), ends.into_iter().chain(between).collect::<Vec<_>>());
     }
 
     #[test]
@@ -445,7 +497,7 @@ mod tests {
         while let Some(free) = block {
             let BlockEntry { addr, size, .. } = fixture.heap.blocks[free];
             let pages = fixture.heap.sets.pages.within(addr, addr + size);
-            ranked.extend(pages.map(|page| (fixture.heap.blocks.order_of_page(free, page.at), page.at)));
+            ranked.extend(pages.map(|page| (fixture.heap.order_of_page(free, page.at), page.at)));
             block = fixture.heap.sets.free.next(free, fixture.heap.blocks.entries());
         }
         ranked.sort_unstable();

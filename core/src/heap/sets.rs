@@ -32,6 +32,9 @@ pub(crate) struct Sets<S: Storage> {
     pub copied: CopyMark,
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
+    /// The address at which moving pages are mapped next, if it is unmapped: the end of the last
+    /// mapped ones, or the begin of the newest range.
+    pub front: u64,
     /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
     /// more (see [`epochs`](crate::heap::epochs)). This is at most the heap's clock; 0 means that
     /// no block is known to be quiet. When a heap is assigned to a new stream or pool, it is empty,
@@ -54,6 +57,7 @@ impl_empty! {
         pages,
         copied: CopyMark(0),
         stale,
+        front,
         quiet,
         mark,
         trace,

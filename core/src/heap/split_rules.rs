@@ -25,8 +25,8 @@ pub(crate) enum PageRules {
     /// The pages have one length and do not move, as in `PyTorch`'s expandable segments. The heap
     /// grows in its lowest gaps, and a request prefers the free block that can grow.
     Stay,
-    /// The pages have any length and move, as in the stitched policy. The heap grows where the
-    /// fewest bytes have to be mapped, and free pages of any heap can be used.
+    /// The pages have any length and move, as in the stitched policy. The heap grows where it last
+    /// grew, around its addresses, and free pages of any heap can be used.
     Move,
 }
 

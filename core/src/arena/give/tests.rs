@@ -354,7 +354,7 @@ proptest! {
                 |page, _block| moved.push((page.at, page.bytes)),
             );
             let first = units_down(&heap, slot)
-                .min_by_key(|unit| (unit.bytes, heap.blocks.order_of_page(unit.block, unit.at)));
+                .min_by_key(|unit| (unit.bytes, heap.order_of_page(unit.block, unit.at)));
             prop_assert_eq!(first.map(|unit| (unit.at, unit.bytes)), moved.first().copied());
         }
     }

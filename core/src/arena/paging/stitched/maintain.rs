@@ -161,7 +161,7 @@ impl<P: Platform> Stitcher<'_, P> {
                 !paging.pool.lock()[page].is_host
             };
             let pages = pages.filter(of_device);
-            pages.filter(Unit::is_quiet).min_by_key(|unit| (unit.bytes, heap.blocks.order_of_page(unit.block, unit.at)))
+            pages.filter(Unit::is_quiet).min_by_key(|unit| (unit.bytes, heap.order_of_page(unit.block, unit.at)))
         };
         let of_pair = |pair| slots_of(pair).into_iter().filter_map(of_heap).min_by_key(|unit| unit.bytes);
         heaps.pairs_of(0).find_map(|used| of_pair(used.pair))
