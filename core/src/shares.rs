@@ -116,12 +116,14 @@ pub fn room(limit: u64, owners: &[Figures], me: usize) -> u64 {
 
 /// Returns the bytes to give back now by the owner at `me`.
 ///
-/// While every owner is served, the debts are 0. The missing bytes of the refused are divided
-/// among the owners above their share, by how much each is above.
+/// While every owner is served and the limit holds, the debts are 0. The missing bytes of the
+/// refused, and the bytes held above a limit that was lowered, are divided among the owners above
+/// their share, by how much each is above.
 #[must_use]
 pub fn owed(limit: u64, owners: &[Figures], me: usize) -> u64 {
     let wanted = sum(owners, Some(me), |owner| owner.want);
-    if limit == NONE || wanted == 0 {
+    let held = sum(owners, None, |owner| owner.held);
+    if limit == NONE || wanted == 0 && held <= limit {
         return 0;
     }
     let level = level(limit, owners);
@@ -130,7 +132,7 @@ pub fn owed(limit: u64, owners: &[Figures], me: usize) -> u64 {
     if mine == 0 {
         return 0;
     }
-    let short = wanted.saturating_sub(limit.saturating_sub(sum(owners, None, |owner| owner.held)));
+    let short = wanted.saturating_add(held).saturating_sub(limit);
     let part = (u128::from(short) * u128::from(mine)).div_ceil(u128::from(sum(owners, None, above)));
     mine.min(u64::try_from(part).unwrap_or(u64::MAX))
 }
