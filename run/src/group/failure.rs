@@ -39,6 +39,17 @@ pub enum GroupError {
         /// The limit of the group.
         limit: u64,
     },
+    /// The `low` bytes of the members exceed a limit that is to be set.
+    LimitBelowLow {
+        /// The name of the group.
+        group: String,
+        /// The limit that is to be set.
+        limit: u64,
+        /// The sum of `low` of all members.
+        low: u64,
+    },
+    /// The group has no living member.
+    Missing(String),
     /// The group has the greatest possible number of members.
     Full(String),
     /// The group's lock cannot be taken.
@@ -77,6 +88,13 @@ impl fmt::Display for GroupError {
                 show(*limit),
                 show(*others)
             ),
+            Self::LimitBelowLow { group, limit, low } => write!(
+                f,
+                "group `{group}` keeps {} for its members (`low`), more than a limit of {}",
+                show(*low),
+                show(*limit)
+            ),
+            Self::Missing(group) => write!(f, "no process is in group `{group}`"),
             Self::Full(group) => write!(f, "group `{group}` has {} members, and no more", super::layout::OWNERS),
             Self::Lock(group, fault) => write!(f, "group `{group}`: {fault}"),
         }

@@ -1,22 +1,18 @@
-//! A group's shared file, and the caller's entry in the file.
+//! The process in a group: its entry in the group's shared file.
 
 use super::failure::{GroupError, Holder, Reason, Refusal};
-use super::layout::{FORM, MAGIC, OWNERS, OwnerEntry, State, Terms};
-use super::lock::Held;
+use super::layout::{Limits, OWNERS, OwnerEntry, State, Terms};
+use super::table::MappedTable;
 use super::turns::{self, Contender, Turn};
 use super::{Budget, SleepNews, Uuid, subtract};
 use crate::options::{GroupOptions, name_of_process};
-use crate::shared::map::Shared;
+use crate::shared::folder;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
-use crate::shared::{folder, form, marks};
 use cachalot_core::shares::{self, Figures, NONE};
 use cachalot_cuda::log;
-use cachalot_cuda::own_files::OwnFile;
 use std::fmt;
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -24,9 +20,6 @@ use std::time::{Duration, Instant};
 
 /// The start of the name of every group's file.
 pub(super) const PREFIX: &str = "group-";
-
-/// Bytes of the file.
-pub(super) const BYTES: u64 = Shared::<State>::BYTES;
 
 /// How long figures for information may count a dead member: a look at a process takes some ten
 /// microseconds, and a program may ask for the memory in a loop.
@@ -54,35 +47,8 @@ pub(super) struct Membership {
 /// An entry in a mapped file.
 struct OwnEntry {
     file: MappedTable,
-    /// The number of the process's entry.
+    /// The number of the process, and of its entry.
     me: usize,
-}
-
-/// A mapped file.
-struct MappedTable {
-    state: Shared<State>,
-    /// Carries the marks of the living.
-    open: OwnFile,
-}
-
-impl MappedTable {
-    fn new(file: File) -> io::Result<Self> {
-        Ok(Self { state: Shared::new(&file)?, open: OwnFile::new(file)? })
-    }
-
-    fn is_removed(&self) -> bool {
-        self.open.is_removed()
-    }
-
-    /// See [`marks::is_held`].
-    fn is_marked(&self, at: usize) -> Option<bool> {
-        marks::is_held(self.open.get().ok()?, at)
-    }
-
-    /// See [`marks::hold_all`].
-    fn mark_all(&self) -> bool {
-        self.open.get().is_ok_and(marks::hold_all)
-    }
 }
 
 /// Checks a group's name, which becomes a part of a file's name.
@@ -118,6 +84,12 @@ pub(super) fn check_options(options: &GroupOptions, limit: Option<u64>) -> Resul
     terms(options, limit).map(drop)
 }
 
+/// Returns the path of the file of a group on a device.
+pub(super) fn path_of(folder: &Path, name: &str, device: Uuid) -> Result<PathBuf, GroupError> {
+    check_name(name)?;
+    Ok(folder.join(format!("{PREFIX}{name}-{device}")))
+}
+
 impl Membership {
     /// Joins a group whose file is in a folder. See [`Group::join`](super::Group::join).
     pub(super) fn join(
@@ -126,9 +98,8 @@ impl Membership {
         limit: Option<u64>,
         device: Uuid,
     ) -> Result<Self, GroupError> {
-        check_name(&options.name)?;
-        let path = folder.join(format!("{PREFIX}{}-{device}", options.name));
-        let own = RwLock::new(OwnEntry::take(&path, options, limit, device)?);
+        let path = path_of(folder, &options.name, device)?;
+        let own = RwLock::new(OwnEntry::take(&path, options, Limits { now: limit, named: limit }, device)?);
         let (pid, options) = (std::process::id(), options.clone());
         Ok(Self { options, path, device, own, pid, looked: Mutex::default() })
     }
@@ -151,7 +122,7 @@ impl Membership {
         if let Some(folder) = self.path.parent().filter(|folder| !folder.exists()) {
             folder::private(folder.to_owned()).map_err(GroupError::Folder)?;
         }
-        let new = OwnEntry::take(&self.path, &self.options, entry.state().limit(), self.device)?;
+        let new = OwnEntry::take(&self.path, &self.options, entry.state().limits(), self.device)?;
         new.mine().held.store(entry.mine().held.load(Ordering::Acquire), Ordering::Release);
         *entry = new;
         drop(entry);
@@ -179,14 +150,14 @@ impl Membership {
         self.stay_in_group().map_err(|fault| refuse(Reason::Gone { group: group(), fault: fault.to_string() }))?;
         let entry = self.own_entry();
         let state = entry.state();
-        let held = state.lock.take();
+        let held = entry.file.lock(entry.me);
         let held = held.map_err(|fault| refuse(Reason::Lock { group: group(), fault }))?;
         #[cfg(test)]
         super::faults::reach(super::faults::Point::Locked);
         let limit = state.limit().unwrap_or(u64::MAX);
         // The dead are looked for only where their shares matter.
         let fits = bytes <= entry.room(limit) || {
-            sweep(state, &held);
+            entry.file.sweep(entry.me, &held);
             bytes <= entry.room(limit)
         };
         let mine = entry.mine();
@@ -237,8 +208,8 @@ impl Membership {
         // A failure is reported at the next request.
         let _ = self.stay_in_group();
         let entry = self.own_entry();
-        if let Ok(held) = entry.state().lock.take() {
-            sweep(entry.state(), &held);
+        if let Ok(held) = entry.file.lock(entry.me) {
+            entry.file.sweep(entry.me, &held);
         }
     }
 
@@ -249,14 +220,17 @@ impl Membership {
         }
         // The maintenance thread asks once a second, also while the program makes no request.
         let _ = self.stay_in_group();
-        let is_wanted = {
+        let is_asked = {
             let entry = self.own_entry();
             let state = entry.state();
             let wants = |at: usize| at != entry.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
-            state.owned().any(wants)
+            let held = |at: usize| state.entries[at].held.load(Ordering::Relaxed);
+            let sum = state.owned().map(held).fold(0_u64, u64::saturating_add);
+            // A limit that was lowered is below what is held.
+            state.owned().any(wants) || state.limit().is_some_and(|limit| sum > limit)
         };
         // The usual case takes no lock.
-        if !is_wanted {
+        if !is_asked {
             return 0;
         }
         self.look_for_the_dead();
@@ -315,36 +289,33 @@ impl Membership {
 
 impl OwnEntry {
     /// Takes an entry in the file of a group, and creates a missing file.
-    fn take(path: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
-        let terms = terms(options, limit)?;
+    fn take(path: &Path, options: &GroupOptions, limits: Limits, device: Uuid) -> Result<Self, GroupError> {
+        let terms = terms(options, limits.now)?;
         let name = &options.name;
         let in_file = |error| GroupError::File(path.to_owned(), error);
         let caller = Identity::of_caller().map_err(in_file)?;
         for _ in 0..ATTEMPTS {
-            let Some(file) = open(path, device).map_err(in_file)? else { continue };
-            let held = file.state.lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
-            if file.state.gone.load(Ordering::Relaxed) != 0 {
-                // The process that removes the file was killed before it did.
-                unlink(path, &file);
-                continue;
-            }
-            let me = enter(&file, name, caller, terms, limit)?;
-            match file.open.get().and_then(|open| marks::hold(open, me)) {
-                // A file system without locks has process ids alone.
-                Ok(()) => {}
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
-                Err(_) => {
-                    // Another process has marked all bytes, and is about to remove the file.
-                    file.state.entries[me].clear();
-                    drop(held);
-                    std::thread::sleep(PAUSE);
-                    continue;
+            let Some(file) = MappedTable::open(path, device, true).map_err(in_file)? else { continue };
+            let Some(me) = file.number(caller).map_err(in_file)? else {
+                if file.state.owned().count() == OWNERS {
+                    return Err(GroupError::Full(name.clone()));
                 }
-            }
+                // Another process has marked all bytes, and is about to remove the file.
+                std::thread::sleep(PAUSE);
+                continue;
+            };
             // A process that found no mark may have removed the file before the mark.
             if file.is_removed() {
                 continue;
             }
+            let held = file.lock_first(me).map_err(|fault| GroupError::Lock(name.clone(), fault))?;
+            if file.state.gone.load(Ordering::Relaxed) != 0 {
+                // The process that removes the file was killed before it did.
+                file.unlink();
+                continue;
+            }
+            file.sweep(me, &held);
+            enter(&file, me, name, caller, terms, limits)?;
             drop(held);
             return Ok(Self { file, me });
         }
@@ -423,12 +394,12 @@ impl Drop for Membership {
         // share.
         let entry = self.own_entry();
         let state = entry.state();
-        if let Ok(held) = state.lock.take() {
+        if let Ok(held) = entry.file.lock(entry.me) {
             entry.mine().clear();
-            sweep(state, &held);
+            entry.file.sweep(entry.me, &held);
             if state.owned().next().is_none() {
                 state.gone.store(1, Ordering::Relaxed);
-                unlink(&self.path, &entry.file);
+                entry.file.unlink();
             }
         }
     }
@@ -440,164 +411,42 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// Frees the entries of dead owners.
-fn sweep(state: &State, _: &Held<'_>) {
-    let caller = std::process::id();
-    for at in state.owned() {
-        let dead = |owner: Identity| owner.pid != caller && !owner.is_alive();
-        if state.entries[at].owner().is_some_and(dead) {
-            state.entries[at].clear();
-            #[cfg(test)]
-            super::faults::reach(super::faults::Point::Swept);
-        }
-    }
-}
-
-/// Gives the caller an entry. The caller holds the lock.
+/// Gives the caller the entry of its number. The caller holds the lock.
 fn enter(
     file: &MappedTable,
+    me: usize,
     name: &str,
     caller: Identity,
     terms: Terms,
-    limit: Option<u64>,
-) -> Result<usize, GroupError> {
+    limits: Limits,
+) -> Result<(), GroupError> {
     let state = &file.state;
-    for at in state.owned() {
-        // An entry of the caller's id is of a second join, or of a program before an `exec`: the
-        // system closed its file and took the mark. Where addresses are not random, nothing else
-        // tells the two programs apart.
-        let is_before = |owner: Identity| owner.pid == caller.pid && file.is_marked(at) == Some(false);
-        if state.entries[at].owner().is_some_and(|owner| !owner.is_alive() || is_before(owner)) {
+    for at in state.owned().filter(|&at| at != me) {
+        if file.is_before(at, caller) {
             state.entries[at].clear();
         }
     }
     let owners: Vec<Figures> = state.owned().map(|at| state.entries[at].figures()).collect();
     let sum = |of: fn(&Figures) -> u64| owners.iter().map(of).fold(0_u64, u64::saturating_add);
-    let present = if owners.is_empty() { None } else { state.limit() };
-    if let Some(named) = limit {
-        let holds = present;
-        let is_other = holds.is_some_and(|holds| holds != named) || sum(|owner| owner.held) > named;
-        if is_other {
+    let found = if owners.is_empty() { Limits { now: None, named: None } } else { state.limits() };
+    // A limit that was set while the group was in use stays, whatever its programs name.
+    let is_set = found.now != found.named;
+    if let Some(named) = limits.named {
+        let holds = found.named;
+        let is_other = holds.is_some_and(|holds| holds != named);
+        if is_other || !is_set && holds.is_none() && sum(|owner| owner.held) > named {
             return Err(GroupError::OtherLimit { group: name.to_owned(), named, holds });
         }
     }
-    let limit = limit.or(present);
+    let now = if is_set { found.now } else { limits.now.or(found.now) };
     let others = sum(|owner| owner.low);
-    if let Some(limit) = limit.filter(|&limit| others.saturating_add(terms.low) > limit) {
+    if let Some(limit) = now.filter(|&limit| others.saturating_add(terms.low) > limit) {
         return Err(GroupError::Low { group: name.to_owned(), low: terms.low, others, limit });
     }
-    // A forked child may keep the mark of a member that has ended.
-    let is_free = |at: &usize| state.entries[*at].owner().is_none() && file.is_marked(*at) != Some(true);
-    let free = (0..OWNERS).find(is_free);
-    let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
-    state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
+    state.limit.store(now.unwrap_or(NONE), Ordering::Relaxed);
+    state.named.store(limits.named.or(found.named).unwrap_or(NONE), Ordering::Relaxed);
     state.used.fetch_max(me as u64 + 1, Ordering::AcqRel);
     let program = name_of_process().unwrap_or_else(|| process::program(caller.pid));
-    state.entries[me].take(caller, &program, terms);
-    Ok(me)
-}
-
-/// Opens the file of a group, or creates the file. `None`: another process removed or created the
-/// file meanwhile.
-fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
-    match form::open(path, BYTES, true) {
-        Ok(file) => {
-            let file = MappedTable::new(file)?;
-            match check(&file.state, device) {
-                Ok(()) => Ok(Some(file)),
-                Err(error) => remove_abandoned(path, &file, error),
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, device),
-        Err(error) => {
-            // A file of another length is of another version.
-            let file = form::open_of_user(path, true)?;
-            let mut magic = [0; size_of_val(&MAGIC)];
-            let is_group = file.read_exact_at(&mut magic, 0).is_ok() && u64::from_ne_bytes(magic) == MAGIC;
-            if !is_group || file.metadata()?.len() == BYTES || !marks::hold_all(&file) {
-                return Err(error);
-            }
-            fs::remove_file(path)?;
-            Ok(None)
-        }
-    }
-}
-
-/// Removes the file of a group that this process cannot join, if no member lives: the file of a
-/// container that has ended, or of another version. The marks of members tell, for the process ids
-/// are of another container.
-fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Result<Option<MappedTable>> {
-    let is_here = file.state.namespace.load(Ordering::Acquire) == process::namespace()?;
-    // Members of an earlier version have no marks.
-    let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
-    let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
-    if !is_group || is_here && file.state.owned().any(lives) || !file.mark_all() {
-        return Err(error);
-    }
-    unlink(path, file);
-    Ok(None)
-}
-
-/// Removes the file of a group of this namespace of process ids in which no member lives: members
-/// that were killed, or ended without their handlers, leave it.
-pub(super) fn remove_without_members(path: &Path) {
-    let Ok(file) = form::open(path, BYTES, true).and_then(MappedTable::new) else { return };
-    let is_here = process::namespace().is_ok_and(|here| file.state.namespace.load(Ordering::Acquire) == here);
-    let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
-    let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
-    // The marks of all members keep out whoever joins meanwhile.
-    if is_group && is_here && file.mark_all() && !file.state.owned().any(lives) {
-        unlink(path, &file);
-    }
-}
-
-/// Checks the constant words of a file.
-fn check(state: &State, device: Uuid) -> io::Result<()> {
-    let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Acquire);
-    let fault = if read(&state.magic) != MAGIC || read(&state.length) != BYTES {
-        "is no file of a group"
-    } else if read(&state.form) != FORM {
-        "was made by a program with another C library, or by another version of cachalot"
-    } else if read(&state.namespace) != process::namespace()? {
-        // There, other processes have the ids of the owners, and nobody could tell who is dead.
-        "was made in a container that has its own process ids"
-    } else if Uuid::of_words([read(&state.uuid[0]), read(&state.uuid[1])]) != device {
-        "is of another device"
-    } else {
-        return Ok(());
-    };
-    Err(io::Error::new(io::ErrorKind::InvalidData, fault))
-}
-
-/// Creates the file of a group. A complete file gets the name. `None`: another process
-/// was first.
-fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
-    let folder = path.parent().expect("the path has a folder");
-    let file = form::create(folder, BYTES)?;
-    let mapped = MappedTable::new(file)?;
-    let state = &mapped.state;
-    let [low, high] = device.to_words();
-    let words = [
-        (&state.form, FORM),
-        (&state.length, BYTES),
-        (&state.namespace, process::namespace()?),
-        (&state.uuid[0], low),
-        (&state.uuid[1], high),
-        (&state.limit, NONE),
-    ];
-    words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
-    state.lock.initialise().map_err(|fault| io::Error::other(fault.to_string()))?;
-    state.magic.store(MAGIC, Ordering::Release);
-    Ok(form::give_name(mapped.open.get()?, path)?.then_some(mapped))
-}
-
-/// Removes the name of a file, unless another file has the name by now. Only the holder of the
-/// file's lock, or of all its marks, removes the name, so the name cannot pass to another file in
-/// between.
-fn unlink(path: &Path, file: &MappedTable) {
-    let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.open.inode();
-    if fs::symlink_metadata(path).is_ok_and(is_same) {
-        // A file that stays says that it is gone, and the next process removes it.
-        let _ = fs::remove_file(path);
-    }
+    state.entries[me].take(caller, file.namespace, &program, terms);
+    Ok(())
 }

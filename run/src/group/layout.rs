@@ -1,8 +1,12 @@
 //! The shared file of a group: a header, and an entry for each owner.
 //!
 //! ```text
-//! magic form length namespace uuid limit gone used | mutex | entry 0 | entry 1 | …
+//! magic form length uuid limit named gone used | lock | entry 0 | entry 1 | …
 //! ```
+//!
+//! A process that has marked a byte of the file ([`marks`](crate::shared::marks)) has the number of
+//! the byte, and with it the entry of that number, and may take the lock under it. Marks are seen
+//! from every container, where process ids are not.
 //!
 //! No sum is stored. Each owner's bytes are an atomic word, and the sum is computed from the
 //! entries. So a process can be killed at any moment, and the sum and the entries agree.
@@ -18,14 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The first word of the file: `CACHGRP2`.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
-/// The form of the file: since 3, each member has marked the byte of its number
-/// ([`marks`](crate::shared::marks)). Processes whose C library has another mutex cannot share the
-/// file.
-pub(super) const FORM: u64 =
-    3 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
-
-/// The C library, which defines the form of the mutex.
-const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
+/// The form of the file: since 4, the lock is held by a number, and each entry names the namespace
+/// of its process id.
+pub(super) const FORM: u64 = 4;
 
 /// Greatest number of owners in a group.
 pub(super) const OWNERS: usize = 512;
@@ -39,12 +38,13 @@ pub(super) struct State {
     pub(super) form: AtomicU64,
     /// Bytes of the file.
     pub(super) length: AtomicU64,
-    /// The namespace of the owners' process ids.
-    pub(super) namespace: AtomicU64,
     /// The device.
     pub(super) uuid: [AtomicU64; 2],
     /// Greatest number of bytes of all owners together, or [`NONE`]. Written under the lock.
     pub(super) limit: AtomicU64,
+    /// The limit that members name, or [`NONE`]: `limit`, until it is set while the group is in
+    /// use. Written under the lock.
+    pub(super) named: AtomicU64,
     /// 1 if the file leaves, or has left, the folder. Written under the lock.
     pub(super) gone: AtomicU64,
     /// Number of entries with an owner now or before, all at the start of the table. Grows under
@@ -55,17 +55,19 @@ pub(super) struct State {
     pub(super) entries: [OwnerEntry; OWNERS],
 }
 
-// SAFETY: atomic words, and a mutex that is only passed on to the system.
+// SAFETY: atomic words.
 unsafe impl Words for State {}
 
 /// The entry of an owner.
 #[repr(C, align(128))]
 pub(super) struct OwnerEntry {
     /// The process id, or 0 for a free entry. Written under the lock, after the other words at a
-    /// join.
+    /// join. Whoever has marked the byte of the entry frees it also without the lock.
     pub(super) pid: AtomicU64,
     pub(super) start: AtomicU64,
     pub(super) image: AtomicU64,
+    /// The namespace of the process id, or 0 if the owner does not know it.
+    pub(super) namespace: AtomicU64,
     /// Bytes held. Grows under the lock only, and shrinks at any time.
     pub(super) held: AtomicU64,
     /// Bytes kept for the owner.
@@ -91,6 +93,14 @@ pub(super) struct Terms {
     pub(super) low: u64,
     pub(super) max: u64,
     pub(super) weight: u64,
+}
+
+/// The limit of a group in bytes, and the one that its members name. They differ once the limit was
+/// set while the group was in use: a program that starts again still names the earlier limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Limits {
+    pub(super) now: Option<u64>,
+    pub(super) named: Option<u64>,
 }
 
 impl OwnerEntry {
@@ -133,8 +143,9 @@ impl OwnerEntry {
     }
 
     /// Gives a free entry to an owner. The caller holds the lock.
-    pub(super) fn take(&self, owner: Identity, program: &str, terms: Terms) {
+    pub(super) fn take(&self, owner: Identity, namespace: u64, program: &str, terms: Terms) {
         let words = [
+            (&self.namespace, namespace),
             (&self.start, owner.start),
             (&self.image, owner.image),
             (&self.held, 0),
@@ -156,7 +167,7 @@ impl OwnerEntry {
         self.pid.store(owner.pid.into(), Ordering::Release);
     }
 
-    /// Frees the entry. The caller holds the lock.
+    /// Frees the entry. The caller holds the lock, or has marked the byte of the entry.
     pub(super) fn clear(&self) {
         self.pid.store(0, Ordering::Release);
     }
@@ -166,6 +177,12 @@ impl State {
     /// Returns the limit. `None`: no limit.
     pub(super) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NONE)
+    }
+
+    /// Returns the limit and the one that members name.
+    pub(super) fn limits(&self) -> Limits {
+        let named = Some(self.named.load(Ordering::Relaxed)).filter(|&limit| limit != NONE);
+        Limits { now: self.limit(), named }
     }
 
     /// Returns the numbers of the entries with an owner.

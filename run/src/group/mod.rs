@@ -6,14 +6,18 @@
 //! back, is computed as for the tags of an allocator ([`cachalot_core::shares`]).
 //!
 //! ```text
-//! file        the group's shared file: made, opened, left
+//! file        the process in a group
+//! set         a limit set while the members run
 //! watch       groups of a user, read from outside
+//! table       the group's shared file: made, opened, removed, and its dead owners
 //! failure     why a process may not join, or not reserve
 //! turns       which owner wakes, and which is parked for it
 //! layout      the words of the shared file
-//! lock        a mutex, which outlives the holder
+//! lock        a lock, which outlives the holder
 //! ```
 
+#[cfg(test)]
+mod containers;
 mod failure;
 #[cfg(test)]
 mod faults;
@@ -24,6 +28,8 @@ mod lock;
 mod processes;
 #[cfg(test)]
 mod rounds;
+pub mod set;
+mod table;
 #[cfg(test)]
 mod tenants;
 #[cfg(test)]

@@ -5,8 +5,14 @@
 //! before they give back. So the count is never above the group's, and must never be above the
 //! limit. The killer stops a member first and takes the member's bytes out of the count, since the
 //! group may give the bytes away as soon as the member is dead.
+//!
+//! In the campaign with containers, four of the members are each the first process of its own
+//! namespace of process ids and mounts, half of them with the `/proc` of the system around it, and
+//! the limit changes meanwhile.
 
+use super::containers;
 use super::faults::{self, Point};
+use super::set::set_limit;
 use super::{Group, Uuid};
 use crate::options::GroupOptions;
 use crate::shared::map::{Shared, Words};
@@ -19,7 +25,12 @@ use std::time::{Duration, Instant};
 
 const DEVICE: Uuid = Uuid([5; 16]);
 const MEMBERS: usize = 8;
+const CONTAINERS: usize = 4;
 const LIMIT: u64 = 1 << 30;
+
+/// The exit status of a member that killed itself as the first process of a container, which the
+/// system does not kill by its own signal.
+const DEAD: i32 = 137;
 
 /// Environment variables of a member: the folder, the place, the seed.
 const FOLDER: &str = "CACHALOT_TEST_MEMBER_FOLDER";
@@ -33,6 +44,9 @@ struct Count {
     total: AtomicU64,
     /// Greatest total.
     greatest: AtomicU64,
+    /// The limit that the total must not exceed, and the number of its changes.
+    allowed: AtomicU64,
+    changes: AtomicU64,
     /// Totals above the limit, and figures of the group in contradiction to the members.
     faults: AtomicU64,
     /// Operations so far, and operations at the end.
@@ -69,12 +83,15 @@ impl Count {
     /// Counts a reservation of a member.
     fn add(&self, place: usize, bytes: u64) {
         let member = &self.members[place];
+        let changes = self.changes.load(SeqCst);
         member.busy.store(1, SeqCst);
         let total = self.total.fetch_add(bytes, SeqCst) + bytes;
         member.held.fetch_add(bytes, SeqCst);
         member.busy.store(0, SeqCst);
         self.greatest.fetch_max(total, SeqCst);
-        self.expect(total <= LIMIT);
+        let allowed = self.allowed.load(SeqCst);
+        // Of a limit that changes meanwhile, nobody knows whether the total was before or after.
+        self.expect(total <= if self.changes.load(SeqCst) == changes { allowed } else { LIMIT });
     }
 
     /// Takes bytes of a member out of the total.
@@ -112,9 +129,16 @@ fn join(folder: &Path, random: &mut Rng, limit: Option<u64>) -> Group {
 fn die(count: &Count, place: usize) -> ! {
     count.with_lock.fetch_add(1, SeqCst);
     count.bury(place);
+    kill_self()
+}
+
+/// Ends the calling process at once.
+fn kill_self() -> ! {
     // SAFETY: the signal ends the process.
     unsafe { libc::raise(libc::SIGKILL) };
-    unreachable!("the process is dead")
+    // SAFETY: the first process of a container ignores its own signals, and ends here, without its
+    // handlers.
+    unsafe { libc::_exit(DEAD) }
 }
 
 /// The life of a member. Run by the tests below in its own process, and empty without them.
@@ -183,14 +207,16 @@ struct Outcome {
     killed: u64,
     with_lock: u64,
     recovered: u64,
+    changes: u64,
     seconds: f64,
 }
 
-fn spawn(folder: &Path, place: usize, random: &mut Rng) -> Child {
+fn spawn(folder: &Path, place: usize, random: &mut Rng, containers: usize) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "group::processes::member", "--ignored", "--nocapture"]);
     command.env(FOLDER, folder).env(PLACE, place.to_string()).env(SEED, random.u64(..).to_string());
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    if place < containers { containers::spawn(&mut command, place % 2 == 0).unwrap() } else { command.spawn().unwrap() }
 }
 
 /// Waits for a change of a child, and returns the status of `waitpid`. `None`: no change yet.
@@ -214,7 +240,8 @@ fn signal(child: &Child, signal: i32) {
 
 /// Returns whether a status is of a killed process.
 fn is_killed(status: i32) -> bool {
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL
+    let by_signal = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
+    by_signal || libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == DEAD
 }
 
 /// Stops a member, takes the member's bytes out of the total, and kills the member. Returns the
@@ -236,18 +263,50 @@ fn kill(count: &Count, child: &Child, place: usize) -> i32 {
     wait(child, 0)
 }
 
-/// Runs eight members for a number of operations, kills them at random, and checks the end.
-fn campaign(operations: u64, seed: u64) -> Outcome {
+/// Changes the limit of the group while the members run. The count is held to a higher limit before
+/// the group has it, and to a lower one once the group holds no more.
+struct Changer {
+    limit: u64,
+    is_reached: bool,
+}
+
+impl Changer {
+    fn change(&mut self, count: &Count, folder: &Path, watcher: &Group, random: &mut Rng) {
+        let allow = |limit| {
+            count.changes.fetch_add(1, SeqCst);
+            count.allowed.store(limit, SeqCst);
+            count.changes.fetch_add(1, SeqCst);
+        };
+        if self.is_reached && random.u8(..8) == 0 {
+            let limit = LIMIT / 4 * random.u64(2..=4);
+            if limit > self.limit {
+                allow(limit);
+            }
+            set_limit(folder, "members", DEVICE, Some(limit)).unwrap();
+            (self.is_reached, self.limit) = (limit > self.limit, limit);
+        }
+        if !self.is_reached && watcher.budget().unwrap().held_by_all <= self.limit {
+            allow(self.limit);
+            self.is_reached = true;
+        }
+    }
+}
+
+/// Runs eight members for a number of operations, kills them at random, and checks the end. With
+/// containers, the limit changes, too.
+fn campaign(operations: u64, seed: u64, containers: usize) -> Outcome {
     println!("seed {seed}");
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let folder = place.path();
     let mut random = Rng::with_seed(seed);
     let count = Count::open(folder, true);
     count.target.store(operations, SeqCst);
+    count.allowed.store(LIMIT, SeqCst);
+    let mut changer = Changer { limit: LIMIT, is_reached: true };
     // A member that holds nothing keeps the group while all others are dead.
     let watcher = Group::join_in(folder, &plain(), Some(LIMIT), DEVICE).unwrap();
     let begin = Instant::now();
-    let mut children: Vec<Child> = (0..MEMBERS).map(|at| spawn(folder, at, &mut random)).collect();
+    let mut children: Vec<Child> = (0..MEMBERS).map(|at| spawn(folder, at, &mut random, containers)).collect();
     let mut killed = 0;
     while count.operations.load(SeqCst) < operations {
         std::thread::sleep(Duration::from_micros(random.u64(..20_000)));
@@ -260,7 +319,10 @@ fn campaign(operations: u64, seed: u64) -> Outcome {
             assert!(is_killed(status) || is_over, "seed {seed}: a member ended with {status:#x}");
             killed += u64::from(is_killed(status));
             count.bury(at);
-            *child = spawn(folder, at, &mut random);
+            *child = spawn(folder, at, &mut random, containers);
+        }
+        if containers > 0 {
+            changer.change(&count, folder, &watcher, &mut random);
         }
         assert_eq!(count.faults.load(SeqCst), 0, "seed {seed}");
         assert!(begin.elapsed() < Duration::from_secs(3600), "the members hang");
@@ -274,6 +336,7 @@ fn campaign(operations: u64, seed: u64) -> Outcome {
     let seconds = begin.elapsed().as_secs_f64();
     assert_eq!(count.faults.load(SeqCst), 0, "seed {seed}");
     assert_eq!(count.total.load(SeqCst), 0, "seed {seed}");
+    set_limit(folder, "members", DEVICE, Some(LIMIT)).unwrap();
     // Nothing leaked: one process can hold everything.
     let budget = watcher.budget().unwrap();
     assert_eq!((budget.held_by_all, budget.available), (0, LIMIT), "seed {seed}");
@@ -287,33 +350,58 @@ fn campaign(operations: u64, seed: u64) -> Outcome {
         killed,
         with_lock: read(&count.with_lock),
         recovered: read(&count.recovered),
+        changes: read(&count.changes) / 2,
         seconds,
     }
 }
 
 #[test]
 fn members_killed_at_random_keep_the_limit_and_leak_nothing() {
-    let outcome = campaign(30_000, fastrand::u64(..));
+    let outcome = campaign(30_000, fastrand::u64(..), 0);
     println!("{outcome:?}");
     assert!(outcome.killed > 0 && outcome.refused > 0 && outcome.greatest > LIMIT / 2, "{outcome:?}");
 }
 
 #[test]
+fn members_of_containers_keep_a_limit_that_changes() {
+    if containers::are_allowed() {
+        let outcome = campaign(60_000, fastrand::u64(..), CONTAINERS);
+        println!("{outcome:?}");
+        assert!(outcome.killed > 0 && outcome.refused > 0 && outcome.greatest > LIMIT / 4, "{outcome:?}");
+    }
+}
+
+#[test]
 #[ignore = "a campaign of minutes: tests/groups.sh runs it"]
 fn ten_million_operations() {
+    large_campaign(0);
+}
+
+#[test]
+#[ignore = "a campaign of minutes: tests/groups.sh runs it"]
+fn ten_million_operations_in_containers() {
+    if containers::are_allowed() {
+        large_campaign(CONTAINERS);
+    }
+}
+
+/// Runs a campaign of the size and the seed in the environment.
+fn large_campaign(containers: usize) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let operations = number("CACHALOT_GROUP_OPERATIONS").unwrap_or(10_000_000);
     let seed = number("CACHALOT_GROUP_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("{:#?}", campaign(operations, seed));
+    println!("{:#?}", campaign(operations, seed, containers));
 }
 
 /// Runs a member to the death at a point.
-fn die_at(folder: &Path, point: &str) {
+fn die_at(folder: &Path, point: &str, in_container: bool) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "group::processes::victim", "--ignored", "--nocapture"]);
-    let output = command.env(FOLDER, folder).env(PLACE, point).output().unwrap();
-    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
-    assert_eq!(signal, Some(libc::SIGKILL), "{}", String::from_utf8_lossy(&output.stderr));
+    command.env(FOLDER, folder).env(PLACE, point).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = if in_container { containers::spawn(&mut command, true) } else { command.spawn() };
+    let output = child.unwrap().wait_with_output().unwrap();
+    let status = std::os::unix::process::ExitStatusExt::into_raw(output.status);
+    assert!(is_killed(status), "{status:#x} {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn plain() -> GroupOptions {
@@ -329,12 +417,11 @@ fn victim() {
     group.reserve(100).unwrap();
     let point = std::env::var(PLACE).unwrap();
     if point == "Swept" {
-        die_at(&folder, "Locked");
+        die_at(&folder, "Locked", false);
     }
     faults::set(Box::new(move |reached| {
         if format!("{reached:?}") == point {
-            // SAFETY: the signal ends the process.
-            unsafe { libc::raise(libc::SIGKILL) };
+            kill_self();
         }
     }));
     // Refused, so that the dead are looked for.
@@ -347,11 +434,37 @@ fn victim() {
 fn a_lock_of_a_dead_process_passes_on_and_its_bytes_come_back() {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let group = Group::join_in(place.path(), &plain(), Some(LIMIT), DEVICE).unwrap();
-    for point in ["Locked", "Counted", "Swept"] {
-        die_at(place.path(), point);
+    let containers = if containers::are_allowed() { &[false, true][..] } else { &[false] };
+    for (&in_container, point) in
+        containers.iter().flat_map(|at| ["Locked", "Counted", "Swept"].map(|point| (at, point)))
+    {
+        die_at(place.path(), point, in_container);
         group.reserve(LIMIT).unwrap();
         assert_eq!(group.budget().unwrap().held_by_all, LIMIT, "{point}");
         group.give_back(LIMIT);
+    }
+}
+
+#[test]
+fn a_group_counts_its_members_in_other_containers_until_they_end() {
+    if !containers::are_allowed() {
+        return;
+    }
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let group = Group::join_in(place.path(), &plain(), Some(LIMIT), DEVICE).unwrap();
+    let mut members: Vec<Child> = [true, false].map(|sees_ids| sleep_in(place.path(), Some(sees_ids))).into();
+    assert_eq!(group.budget().unwrap().held_by_all, 2 * 4096);
+    let seen = &super::watch::groups(place.path()).unwrap()[0].members;
+    // Both have the same id in their containers, and one does not know which.
+    let told: Vec<_> =
+        seen.iter().map(|member| (member.pid, member.container.map(|container| container != 0))).collect();
+    assert_eq!(told[1..], [(1, Some(true)), (1, Some(false))]);
+    assert_eq!(group.reserve(LIMIT).unwrap_err().available, LIMIT - 2 * 4096);
+    while let Some(mut member) = members.pop() {
+        member.kill().unwrap();
+        member.wait().unwrap();
+        group.reserve(LIMIT - members.len() as u64 * 4096).unwrap();
+        group.give_back(LIMIT - members.len() as u64 * 4096);
     }
 }
 
@@ -389,6 +502,22 @@ fn sleeper() {
     std::thread::sleep(Duration::from_secs(3600));
 }
 
+/// Starts a sleeper, in a container with its own `/proc` or with the system's, and waits until it
+/// is a member.
+fn sleep_in(folder: &Path, container: Option<bool>) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "group::processes::sleeper", "--ignored", "--nocapture"]);
+    command.env(FOLDER, folder).stdout(Stdio::piped());
+    let child = match container {
+        Some(sees_ids) => containers::spawn(&mut command, sees_ids),
+        None => command.spawn(),
+    };
+    let mut child = child.unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("joined")));
+    child
+}
+
 /// Measures a call, in nanoseconds: the median of rounds.
 fn nanoseconds(mut call: impl FnMut()) -> u64 {
     let mut rounds: Vec<u64> = (0..21)
@@ -418,12 +547,7 @@ fn what_a_reservation_costs() {
     let mut others: Vec<Child> = Vec::new();
     for members in [1, 8] {
         while others.len() + 1 < members {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "group::processes::sleeper", "--ignored", "--nocapture"]);
-            let mut child = command.env(FOLDER, place.path()).stdout(Stdio::piped()).spawn().unwrap();
-            let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-            assert!(lines.map_while(Result::ok).any(|line| line.contains("joined")));
-            others.push(child);
+            others.push(sleep_in(place.path(), None));
         }
         let refused = nanoseconds(|| drop(group.reserve(LIMIT + 1).unwrap_err()));
         println!("{members} members: reserve and give_back {} ns", pair(&group));

@@ -1,10 +1,11 @@
 //! A process alone, and several members of a group within a process.
 
 use super::layout::{State, Terms};
+use super::set::set_limit;
 use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, watch};
 use crate::options::GroupOptions;
 use crate::shared::map::Shared;
-use crate::shared::process::Identity;
+use crate::shared::process::{self, Identity};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -120,6 +121,39 @@ fn a_group_without_a_limit_gets_the_first_that_fits() {
 }
 
 #[test]
+fn a_limit_changes_while_members_run() {
+    let dir = TempDir::new().unwrap();
+    let set = |limit| set_limit(dir.path(), "a", DEVICE, limit);
+    assert!(matches!(set(Some(1)), Err(GroupError::Missing(_))));
+    let one = join(&dir, &options("a"), Some(100)).unwrap();
+    let two = join(&dir, &GroupOptions { low: 10, ..options("a") }, Some(100)).unwrap();
+    one.reserve(60).unwrap();
+    two.reserve(20).unwrap();
+    set(Some(200)).unwrap();
+    two.reserve(100).unwrap();
+    assert_eq!((one.owed(), two.owed()), (0, 0));
+    // Nobody is refused, and who is above a share of 75 gives the 30 that are held too much.
+    set(Some(150)).unwrap();
+    assert_eq!((one.owed(), two.owed()), (0, 30));
+    assert!(one.reserve(1).is_err());
+    assert_eq!(one.budget().unwrap().limit, 150);
+    two.give_back(31);
+    one.reserve(1).unwrap();
+    // Programs still name the limit of their command line.
+    let three = join(&dir, &options("a"), Some(100)).unwrap();
+    assert!(matches!(join(&dir, &options("a"), Some(150)), Err(GroupError::OtherLimit { holds: Some(100), .. })));
+    assert!(three.reserve(1).is_err());
+    // A limit that was set stays with a file that is made again.
+    fs::remove_file(file_of(&dir)).unwrap();
+    assert_eq!((one.owed(), three.owed(), two.owed()), (0, 0, 0));
+    assert_eq!((one.budget().unwrap().limit, three.budget().unwrap().held_by_all), (150, 150));
+    assert!(matches!(set(Some(9)), Err(GroupError::LimitBelowLow { limit: 9, low: 10, .. })));
+    set(None).unwrap();
+    three.reserve(1000).unwrap();
+    assert_eq!((one.owed(), two.owed(), one.budget()), (0, 0, None));
+}
+
+#[test]
 fn bytes_below_low_are_kept_and_max_holds() {
     let dir = TempDir::new().unwrap();
     let kept = join(&dir, &GroupOptions { low: 4, ..options("a") }, Some(10)).unwrap();
@@ -199,7 +233,7 @@ fn names_and_terms_are_checked() {
 fn a_file_of_another_kind_is_refused_and_left_alone() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join(format!("group-a-{DEVICE}"));
-    for bytes in [0, 100, super::file::BYTES as usize] {
+    for bytes in [0, 100, super::table::BYTES as usize] {
         fs::write(&path, vec![0xff; bytes]).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let error = join(&dir, &options("a"), Some(10)).unwrap_err();
@@ -284,19 +318,18 @@ fn table_of(dir: &TempDir) -> Shared<State> {
 }
 
 #[test]
-fn a_file_of_another_container_or_version_serves_again_once_nobody_lives() {
+fn a_file_of_another_version_serves_again_once_nobody_lives() {
     let dir = TempDir::new().unwrap();
-    for change in ["namespace", "form", "length"] {
+    for change in ["form", "length"] {
         let member = join(&dir, &options("left"), Some(100)).unwrap();
         member.reserve(60).unwrap();
         let (path, table) = (file_of(&dir), table_of(&dir));
         match change {
-            "namespace" => drop(table.namespace.fetch_add(1, Relaxed)),
             "form" => drop(table.form.fetch_sub(1, Relaxed)),
-            _ => fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(super::file::BYTES + 4096).unwrap(),
+            _ => fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(super::table::BYTES + 4096).unwrap(),
         }
         let refused = join(&dir, &options("left"), Some(50)).unwrap_err().to_string();
-        assert!(refused.contains("another") || refused.contains("container"), "{change}: {refused}");
+        assert!(refused.contains("another version"), "{change}: {refused}");
         // The entry of a process that has ended without a word.
         table.entries[0].start.store(1, Relaxed);
         forget_all_but_the_file(member, &dir);
@@ -370,7 +403,7 @@ fn the_share_of_a_program_before_an_exec_is_free_without_random_addresses() {
     let terms = Terms { low: 0, max: u64::MAX, weight: 100 };
     // The same process, start and stack, and a file that the system has closed.
     table.used.store(2, Relaxed);
-    table.entries[1].take(Identity::of_caller().unwrap(), "before", terms);
+    table.entries[1].take(Identity::of_caller().unwrap(), process::namespace().unwrap(), "before", terms);
     table.entries[1].held.store(60, Relaxed);
     let after = join(&dir, &options("exec"), Some(100)).unwrap();
     after.reserve(100).unwrap();

@@ -1,10 +1,9 @@
 //! The groups of a user, read without taking part.
 
 use super::Uuid;
-use super::file::{BYTES, PREFIX, remove_without_members};
-use super::layout::{FORM, MAGIC, State};
-use crate::shared::map::Shared;
-use crate::shared::{form, process};
+use super::file::PREFIX;
+use super::layout::{FORM, Limits, MAGIC};
+use super::table::{MappedTable, remove_without_members};
 use cachalot_core::shares::{Figures, NONE};
 use serde::Serialize;
 use std::fs;
@@ -19,8 +18,14 @@ pub struct GroupView {
     pub name: String,
     /// The identity of the device, as printed by `nvidia-smi`.
     pub device: String,
+    /// The same.
+    #[serde(skip)]
+    pub uuid: Uuid,
     /// Greatest number of bytes of all members together. `None`: no limit.
     pub limit: Option<u64>,
+    /// The limit that members name: the limit, until it is set while the group is in use.
+    #[serde(skip)]
+    pub named: Option<u64>,
     /// The living members, in the order of their places.
     pub members: Vec<MemberView>,
 }
@@ -28,8 +33,11 @@ pub struct GroupView {
 /// A member of a group, as read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MemberView {
-    /// The process id.
+    /// The process id, as the member's container has it.
     pub pid: u32,
+    /// The namespace of process ids, if it is not the reader's: a container. 0 if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<u64>,
     /// The program's name at the time of the join.
     pub program: String,
     /// Bytes held.
@@ -68,23 +76,25 @@ pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
 
 /// Reads the group of a file. `None`: the file is of another version, or no member lives.
 fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
-    let file = form::open(path, BYTES, false)?;
-    let state = Shared::<State>::to_read(&file)?;
+    let file = MappedTable::to_read(path)?;
+    let state = &file.state;
     let is_form = state.magic.load(Ordering::Acquire) == MAGIC && state.form.load(Ordering::Relaxed) == FORM;
-    let is_here = state.namespace.load(Ordering::Relaxed) == process::namespace()?;
-    let device = Uuid::of_words([0, 1].map(|at| state.uuid[at].load(Ordering::Relaxed))).to_string();
+    let uuid = Uuid::of_words([0, 1].map(|at| state.uuid[at].load(Ordering::Relaxed)));
+    let device = uuid.to_string();
     let Some(name) = rest.strip_suffix(&device).and_then(|rest| rest.strip_suffix('-')) else { return Ok(None) };
-    if !is_form || !is_here {
+    if !is_form {
         return Ok(None);
     }
-    let members = state.owned().filter_map(|at| {
+    let members = state.owned().filter(|&at| file.counts(at)).filter_map(|at| {
         let entry = &state.entries[at];
-        let owner = entry.owner().filter(process::Identity::is_alive)?;
+        let owner = entry.owner()?;
         let Figures { held, low, max, weight, want } = entry.figures();
         let max = Some(max).filter(|&max| max != NONE);
-        Some(MemberView { pid: owner.pid, program: entry.program(), held, low, max, weight, want })
+        let namespace = entry.namespace.load(Ordering::Relaxed);
+        let container = (namespace != file.namespace || namespace == 0).then_some(namespace);
+        Some(MemberView { pid: owner.pid, container, program: entry.program(), held, low, max, weight, want })
     });
     let members: Vec<_> = members.collect();
-    let limit = state.limit();
-    Ok((!members.is_empty()).then(|| GroupView { name: name.to_owned(), device, limit, members }))
+    let Limits { now: limit, named } = state.limits();
+    Ok((!members.is_empty()).then(|| GroupView { name: name.to_owned(), device, uuid, limit, named, members }))
 }

@@ -29,7 +29,8 @@ impl Identity {
     /// # Errors
     /// `/proc` cannot be read.
     pub fn of_caller() -> io::Result<Self> {
-        Ok(stat(std::process::id())?.identity)
+        // Where `/proc` is of another container, another process has the caller's id there.
+        Ok(read(std::process::id(), "self")?.identity)
     }
 
     /// Returns whether the process runs, and still runs the program of the identity: an `exec`
@@ -48,8 +49,13 @@ impl Identity {
 
 /// Reads the system's figures of a process.
 fn stat(pid: u32) -> io::Result<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
-    parse(pid, &text).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has another form")))
+    read(pid, &pid.to_string())
+}
+
+/// Reads the system's figures of a process, which has a name in `/proc`.
+fn read(pid: u32, name: &str) -> io::Result<Stat> {
+    let text = fs::read(format!("/proc/{name}/stat"))?;
+    parse(pid, &text).ok_or_else(|| io::Error::other(format!("/proc/{name}/stat has another form")))
 }
 
 /// Reads the fields after the program's name. The name may have spaces and parentheses.
@@ -76,6 +82,16 @@ pub(crate) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/pid")?.ino())
 }
 
+/// Returns whether `/proc` shows the process ids of the caller's namespace. It does not in a container
+/// that has its own ids, and the `/proc` of the system around it.
+pub(crate) fn sees_own_ids() -> bool {
+    // The ids of the caller in each namespace, from that of `/proc` to its own.
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // Systems before Linux 4.1 do not tell.
+    ids.is_none_or(|ids| ids.split_ascii_whitespace().count() == 1)
+}
+
 /// Returns a path to an open file of the process. The thread is asked and not the process: the
 /// process has no files in `/proc/self` once its first thread has ended.
 pub(crate) fn open_file(file: BorrowedFd<'_>) -> String {
@@ -96,7 +112,7 @@ mod tests {
     #[test]
     fn the_caller_is_alive_and_an_earlier_owner_of_its_id_is_not() {
         let caller = Identity::of_caller().unwrap();
-        assert!(caller.is_alive());
+        assert!(caller.is_alive() && super::sees_own_ids());
         assert!(!Identity { start: caller.start - 1, ..caller }.is_alive());
         assert!(!Identity { image: caller.image ^ 4096, ..caller }.is_alive());
         assert!(Identity { image: 0, ..caller }.is_alive());
