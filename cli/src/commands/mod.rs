@@ -16,6 +16,7 @@ pub(crate) mod compare;
 pub(crate) mod diff;
 pub(crate) mod emulate;
 pub(crate) mod export;
+pub(crate) mod group;
 pub(crate) mod inspect;
 pub(crate) mod ledger;
 pub(crate) mod manual;

@@ -163,6 +163,30 @@ fn a_group_shares_its_limit_and_the_killed_give_theirs_back() {
 }
 
 #[test]
+fn the_limit_of_a_group_changes_while_its_programs_run() {
+    let place = Place::new(folder("changes"));
+    let set = |limit: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        finish(command.args(["group", "set", "team", "--limit", limit]).env("CACHALOT_RUN_FOLDER", place.shared()))
+    };
+    let missing = set("30MiB");
+    assert_eq!((missing.status, missing.errors.as_str()), (2, "no process is in group `team`\n"));
+    let (mut one, mut two) = (place.start(&GROUP), place.start(&["--group", "team", "--low", "10MiB"]));
+    assert_eq!((one.ask("a 60"), two.ask("a 60")), ("0".into(), "2".into()));
+    let raised = set("150MiB");
+    assert!(raised.output.starts_with("Group team on GPU-") && raised.output.contains(": a limit of 150 MiB, "));
+    assert_eq!((raised.status, two.ask("a 60")), (0, "0".into()));
+    assert_eq!(two.ask("m").split(' ').next_back(), Some("150"));
+    assert_eq!((set("80MiB").status, one.ask("a 1")), (0, "2".into()));
+    let low = set("5MiB");
+    assert!(low.status == 1 && low.errors.contains("keeps 10 MiB for its members"), "{}", low.errors);
+    // The command line of a service still has the earlier limit.
+    let mut three = place.start(&GROUP);
+    assert_eq!((three.ask("a 1"), set("none").status, three.ask("a 100")), ("2".into(), 0, "0".into()));
+    [one, two, three].map(Holder::end);
+}
+
+#[test]
 fn another_limit_than_the_groups_is_told() {
     let place = Place::new(folder("other"));
     // Both have started, and the group starts afterwards.

@@ -246,7 +246,7 @@ impl RunArgs {
         cachalot_run::group::check(&options, self.limit).map_err(|error| format!("--group: {error}"))?;
         let living = of_user().and_then(|folder| groups(&folder)).unwrap_or_default();
         let limits: Vec<_> =
-            living.iter().filter(|group| group.name == *name).filter_map(|group| group.limit).collect();
+            living.iter().filter(|group| group.name == *name).filter_map(|group| group.named).collect();
         match (self.limit, limits.first()) {
             (Some(named), Some(held)) if !limits.contains(&named) => Err(format!(
                 "--limit: group `{name}` has a limit of {}, and not of {}: name the group's limit, or none",

@@ -219,7 +219,8 @@ fn membership(group: &GroupView, device: &str) -> String {
     let mut text = format!("Group {} on {device}: {limit}, {} held", group.name, show(held));
     for (at, member) in group.members.iter().enumerate() {
         let mark = if at == 0 { ':' } else { ',' };
-        let _ = write!(text, "{mark} {} by {} ({})", show(member.held), member.program, member.pid);
+        let place = if member.container.is_some() { " in a container" } else { "" };
+        let _ = write!(text, "{mark} {} by {} ({}{place})", show(member.held), member.program, member.pid);
         if member.low > 0 {
             let _ = write!(text, " with {} kept", show(member.low));
         }
