@@ -444,6 +444,40 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         trimmed
     }
 
+    /// Holds the frees of the device's driver off, until as many calls of
+    /// [`end_hold`](Self::end_hold). For the time between the launches of a collective over several
+    /// devices, and for functions that a stream calls on the host: a free of the driver waits there
+    /// for work that waits for the caller.
+    ///
+    /// Meanwhile no call of the allocator waits for the device, and none releases memory to it. A
+    /// request grows the cache, or fails where it would have waited or released memory before. What
+    /// is freed serves requests of the same stream; blocks that other streams have used serve again
+    /// after the hold. [`trim`](Self::trim) and upkeep do nothing, and calls that have to wait fail
+    /// as they do while a graph is captured.
+    ///
+    /// Threads: any. It holds for the calls of all threads, from the end of this call on. Device:
+    /// not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn begin_hold(&self, device: DeviceIndex) -> Result<(), Error> {
+        let device = self.begin("begin_hold", device)?;
+        device.heaps.begin_hold(&device.driver);
+        Ok(())
+    }
+
+    /// Ends a hold that [`begin_hold`](Self::begin_hold) has started. Returns false if there is
+    /// none. Gives nothing back by itself: later calls do.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn end_hold(&self, device: DeviceIndex) -> Result<bool, Error> {
+        let device = self.begin("end_hold", device)?;
+        Ok(device.heaps.end_hold(&device.driver))
+    }
+
     /// Replaces the configuration of every device, except for what an allocator keeps from its
     /// start: the policy, and what is done to blocks for debugging (`guard`, `zero`, `pattern`,
     /// `canary`). Blocks and segments do not change, and neither does the limit: to apply a memory

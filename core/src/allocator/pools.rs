@@ -146,7 +146,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
     /// Returns whether a graph is being captured on the device, or may be, according to what the
     /// program told the allocator: a route for a capture was started and has not ended.
     pub fn are_capturing(&self) -> bool {
-        self.arena.driver.flags.has(flags::CAPTURE)
+        self.arena.driver.flags.has(flags::CAPTURE) && self.arena.heaps.registry.lock().is_capturing()
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool

@@ -137,6 +137,20 @@ impl<D: DeviceMemory> Driver<D> {
         self.note_loss(call(self.device()))
     }
 
+    /// Makes a call that waits for work of the device. While frees are held off, the answer is that
+    /// of a driver to such a call on a capturing stream, with which the callers already deal.
+    pub(crate) fn wait<T>(&self, call: impl FnOnce(&D) -> DeviceResult<T>) -> DeviceResult<T> {
+        if self.holds_frees() {
+            return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 0));
+        }
+        self.call(call)
+    }
+
+    /// Returns whether the program holds frees off, so that no memory goes back to the device.
+    pub(crate) fn holds_frees(&self) -> bool {
+        self.flags.has(flags::HELD)
+    }
+
     /// Notes it if a call to the device has lost the context, and returns the result of the call.
     pub(crate) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result

@@ -60,6 +60,9 @@ pub(crate) const GUARDED: FlagWord = 1 << 15;
 pub(crate) const WATCHED: FlagWord = 1 << 0;
 /// Some tags have limits. In the upper half, because only growth and release test it.
 pub(crate) const TENANTS: FlagWord = 1 << 49;
+/// The program holds frees off: nothing is waited for, and no memory goes back to the device. Set
+/// together with [`CAPTURE`], because a hold forbids what a capture forbids, and more.
+pub(crate) const HELD: FlagWord = 1 << 50;
 /// The [debug layer](crate::arena::debug) has something to do with blocks.
 pub(crate) const DEBUG: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.
@@ -71,7 +74,7 @@ pub(crate) const STRAIGHT_PATH_FLAGS: FlagWord = FAST_PATH_FLAGS & !(AGES | ROUN
 pub(crate) const SLOW_FREE_FLAGS: FlagWord = TRACE | DIRECT | OBSERVED | AGES | GUARDED;
 
 /// Every flag. No two have a bit in common.
-const ALL: [FlagWord; 20] = [
+const ALL: [FlagWord; 21] = [
     WATCHED,
     ROUTES,
     CAPTURE,
@@ -92,6 +95,7 @@ const ALL: [FlagWord; 20] = [
     GATHERED,
     REUSES,
     TENANTS,
+    HELD,
 ];
 
 const _: () = {

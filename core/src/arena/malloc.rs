@@ -408,8 +408,11 @@ impl<P: Platform> Arena<P> {
         let route =
             if self.driver.flags.has(flags::ROUTES) { self.heaps.enter_pool(&self.driver, stream) } else { None };
         let pool = route.map_or(0, |route| route.pool);
-        let is_capturing =
-            || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
+        let held = self.driver.holds_frees();
+        let is_capturing = || {
+            let asks = !held && self.driver.flags.has(flags::CAPTURE);
+            Ok(held || asks && self.driver.call(|device| device.is_capturing(stream))?)
+        };
         // This is asked only once the pair is in use, because a call that parks the heap waits for
         // all earlier users.
         let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
@@ -433,6 +436,7 @@ impl<P: Platform> Arena<P> {
                 slot: found.slot(kind),
                 route,
                 capturing,
+                held,
                 site: call_site,
                 mapping: RequestCalls::default(),
             };

@@ -28,8 +28,11 @@ pub(crate) struct Request {
     pub slot: u32,
     /// The route into the pool, if the pool is private.
     pub route: Option<RouteEntry>,
-    /// Whether the stream is capturing a graph, so that nothing may be waited for or released.
+    /// Whether the stream is capturing a graph or frees are held off, so that nothing may be waited
+    /// for or released.
     pub capturing: bool,
+    /// Whether frees are held off.
+    pub held: bool,
     /// The call site of the request, or 0 if none is recorded.
     pub site: u32,
     /// The calls to virtual memory made for the request so far.

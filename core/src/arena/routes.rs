@@ -88,6 +88,24 @@ impl<P: Platform> Heaps<P> {
         Ok(())
     }
 
+    /// Holds frees off, until as many calls of [`end_hold`](Self::end_hold).
+    pub(crate) fn begin_hold(&self, driver: &Driver<P::Device>) {
+        let mut registry = self.registry.lock();
+        registry.holds = registry.holds.saturating_add(1);
+        sum_routes_up(&driver.flags, &registry);
+        drop(registry);
+        driver.wait_for_recordings();
+    }
+
+    /// Ends a hold. Returns false if there is none.
+    pub(crate) fn end_hold(&self, driver: &Driver<P::Device>) -> bool {
+        let mut registry = self.registry.lock();
+        let less = registry.holds.checked_sub(1);
+        registry.holds = less.unwrap_or_default();
+        sum_routes_up(&driver.flags, &registry);
+        less.is_some()
+    }
+
     /// Ends the captures on a stream that has ended.
     pub(crate) fn end_captures_on(&self, driver: &Driver<P::Device>, stream: StreamId) {
         if driver.flags.has(flags::ROUTES) {
@@ -129,6 +147,9 @@ impl<P: Platform> Heaps<P> {
     /// capture, because this shows that the route is not for a capture. Notes that the pool of a
     /// captured request has memory of a graph.
     pub(crate) fn learn_purpose(&self, driver: &Driver<P::Device>, request: &Request) {
+        if request.held {
+            return;
+        }
         if request.capturing && request.pool != 0 {
             self.set_captured(&mut self.registry.lock(), request.pool);
         }
@@ -139,7 +160,7 @@ impl<P: Platform> Heaps<P> {
         {
             let mut registry = self.registry.lock();
             registry.clear_capture(route);
-            driver.flags.set(flags::CAPTURE, registry.is_capturing());
+            sum_routes_up(&driver.flags, &registry);
         }
     }
 }
@@ -148,5 +169,6 @@ impl<P: Platform> Heaps<P> {
 /// routes after concurrent starts and ends.
 fn sum_routes_up<S: Storage>(flags: &Flags, registry: &Registry<S>) {
     flags.set(flags::ROUTES, registry.routes_len > 0);
-    flags.set(flags::CAPTURE, registry.is_capturing());
+    flags.set(flags::HELD, registry.holds > 0);
+    flags.set(flags::CAPTURE, registry.holds > 0 || registry.is_capturing());
 }

@@ -496,7 +496,7 @@ impl<P: Platform> Holdings<'_, P> {
             (unit.detach(&mut heap)?, heap.stream)
         };
         let Some(block) = detached else { return Ok(0) };
-        if let Err(error) = self.driver.call(|device| device.synchronize(stream)) {
+        if let Err(error) = self.driver.wait(|device| device.synchronize(stream)) {
             self.heaps.lock(unit.slot).attach_range(block);
             return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
         }

@@ -27,6 +27,8 @@ mod given_back;
 #[cfg(not(loom))]
 mod guards;
 #[cfg(not(loom))]
+mod holds;
+#[cfg(not(loom))]
 mod loans;
 #[cfg(loom)]
 mod loom;

@@ -24,6 +24,9 @@ impl<P: Platform> Holdings<'_, P> {
     /// The first failure. The release continues after it, unless the context is lost.
     fn give_each(&self, units: impl Iterator<Item = Unit>) -> Result<(), Error> {
         let mut result = Ok(());
+        if self.driver.holds_frees() {
+            return result;
+        }
         for unit in units {
             result = result.and(self.give([unit]).map(|_bytes| ()));
             if self.driver.flags.has(flags::LOST) {
@@ -191,7 +194,7 @@ impl<P: Platform> Holdings<'_, P> {
     /// The last failure. All other segments are given back nevertheless.
     pub(in crate::arena) fn release_retired(&self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
-        while !self.driver.flags.has(flags::LOST)
+        while !self.driver.flags.has(flags::LOST | flags::HELD)
             && let Some((base, bytes)) = self.given_up().take_retired(all)
         {
             self.peaks.device.count(Occurrence::DeviceFree);

@@ -122,6 +122,9 @@ impl<P: Platform> Holdings<'_, P> {
         held: impl Fn() -> u64,
         keep: u64,
     ) -> Result<(), Error> {
+        if self.driver.holds_frees() {
+            return Ok(());
+        }
         for (slot, _used) in self.heaps.heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
             while let excess = held().saturating_sub(keep)
                 && excess > 0

@@ -36,6 +36,10 @@ impl<P: Platform> Holdings<'_, P> {
     /// The first failure; no other unit is given back. If the device failed, the bytes count as
     /// leaked.
     pub(in crate::arena) fn give(&self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
+        // Before the rule is asked, which would choose the same unit again and again.
+        if self.driver.holds_frees() {
+            return Ok(0);
+        }
         units.into_iter().try_fold(0, |bytes, unit| {
             let taken = unit.take(self)?;
             Ok(bytes + taken.map_or(Ok(0), |taken| taken.release(self))?)

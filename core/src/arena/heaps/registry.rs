@@ -204,6 +204,8 @@ pub(crate) struct Registry<S: Storage> {
     pub routes: S::Table<RouteEntry>,
     /// The number of active routes.
     pub routes_len: usize,
+    /// How often the program holds frees off now.
+    pub holds: u32,
     /// The pairs by number, including vacant pairs.
     pub pairs: S::Table<Pair>,
     /// The root of the set of existing pairs, ordered by pool and stream.
@@ -238,6 +240,7 @@ impl_empty! {
         pool_nodes,
         routes,
         routes_len,
+        holds,
         pairs,
         by_stream,
         pair_nodes,

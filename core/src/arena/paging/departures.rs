@@ -157,6 +157,9 @@ impl<P: Platform> GivenUp<'_, P> {
     /// # Errors
     /// Those of the device.
     pub(super) fn wait_for_departure(&self, departure: u32) -> Result<(), Error> {
+        if self.driver.holds_frees() {
+            return Err(in_capture().into());
+        }
         let entry = self.paging.pool.lock().departures.hold(departure);
         let waited = self.query_departure(entry, |memory, event| memory.wait(event).map(|()| true));
         if waited.is_ok() {

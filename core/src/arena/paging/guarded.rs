@@ -126,7 +126,7 @@ impl<P: Platform> Mapper<'_, P> {
             place
         };
         let bytes = self.paging.pool.lock()[place.page].bytes;
-        let waited = behind.map_or(Ok(()), |stream| self.driver.call(|device| device.synchronize(stream)));
+        let waited = behind.map_or(Ok(()), |stream| self.driver.wait(|device| device.synchronize(stream)));
         let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
         self.paging.end_guard(self.ledger, place.page, place.size, unmapped.is_err());
         self.paging.pool.lock().guards.keep_away(at);

@@ -168,13 +168,13 @@ impl<P: Platform> Mover<'_, P> {
             let own = driver.usable_stream(heap, NO_STREAM).filter(|_| heap.keeps != Keeps::ForGraphs);
             (own, heap.blocks[block].uses)
         })?;
-        let Some(own) = own else { return Ok(driver.call(P::Device::synchronize_all)?) };
+        let Some(own) = own else { return Ok(driver.wait(P::Device::synchronize_all)?) };
         // Some programs announce no capture, and a wait for its stream would break it.
         let wait = |stream| {
             if driver.call(|device| device.is_capturing(stream))? {
                 return Err(in_capture().into());
             }
-            Ok::<_, Error>(driver.call(|device| device.synchronize(stream))?)
+            Ok::<_, Error>(driver.wait(|device| device.synchronize(stream))?)
         };
         while next != NONE {
             for stream in self.with_block(|heap, _| heap.uses().next_streams(&mut next))? {

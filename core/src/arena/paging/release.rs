@@ -63,7 +63,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             return result;
         }
         let stream = self.heaps.lock(slot).stream;
-        let waited = self.driver.call(|device| device.synchronize(stream));
+        let waited = self.driver.wait(|device| device.synchronize(stream));
         // A capturing stream permits no wait. Its free blocks stay mapped, which is not an error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
@@ -158,7 +158,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             // work of a later request.
             Some(stream) => {
                 let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
-                filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
+                filled.and_then(|()| self.driver.wait(|device| device.synchronize(stream))).map_err(Error::from)
             }
             None => self.clear_apart(contents, slot, at, bytes),
         };

@@ -122,7 +122,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         self,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
-        if !self.driver().flags.has(flags::GATHERED) {
+        if !self.driver().flags.has(flags::GATHERED) || self.driver().holds_frees() {
             return Ok(None);
         }
         self.record_queues(self.driver().flags.waiting(), None)?;

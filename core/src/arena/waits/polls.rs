@@ -80,9 +80,11 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
                 }
                 continue;
             };
-            let polled = self
-                .driver()
-                .call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
+            let polled = if wait {
+                self.driver().wait(|memory| memory.wait(event)).map(|()| true)
+            } else {
+                self.driver().call(|memory| memory.is_complete(event))
+            };
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };

@@ -220,8 +220,8 @@ impl<P: Platform> HeapMapper<'_, P> {
         };
         match stream {
             // The loan has ordered the stream after all other work that uses the pages.
-            Some(stream) => self.driver.call(|memory| memory.synchronize(stream))?,
-            None => self.driver.call(P::Device::synchronize_all)?,
+            Some(stream) => self.driver.wait(|memory| memory.synchronize(stream))?,
+            None => self.driver.wait(P::Device::synchronize_all)?,
         }
         // A reclaim would need the turn that the caller has, so this is still the same loan.
         self.heaps.lock(slot).loan.is_quiet = true;

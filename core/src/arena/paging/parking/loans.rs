@@ -127,7 +127,7 @@ impl<P: Platform> Parker<'_, P> {
             if !is_ordered {
                 // This is the end of all work, on whatever stream, so no other heap must be
                 // ordered.
-                return Ok(driver.call(P::Device::synchronize_all)?);
+                return Ok(driver.wait(P::Device::synchronize_all)?);
             }
         }
         Ok(())

@@ -140,7 +140,7 @@ impl<P: Platform> Parker<'_, P> {
         let _permission = mapper.driver.may_record().ok_or_else(in_capture)?;
         self.refuse_captured()?;
         if order == ParkOrder::Device || self.has_ended_stream() {
-            return Ok(mapper.driver.call(P::Device::synchronize_all)?);
+            return Ok(mapper.driver.wait(P::Device::synchronize_all)?);
         }
         self.slots().try_for_each(|slot| self.wait_for_streams(on, slot))
     }
@@ -168,7 +168,7 @@ impl<P: Platform> Parker<'_, P> {
         let mapper = &self.mapper;
         let mut last = None;
         while let Some(other) = self.using_stream(slot, last) {
-            mapper.driver.call(|memory| memory.synchronize(other))?;
+            mapper.driver.wait(|memory| memory.synchronize(other))?;
             last = Some(other);
         }
         let (stream, pending) = {
@@ -179,7 +179,7 @@ impl<P: Platform> Parker<'_, P> {
         if pending {
             on.wait_for_events()?;
         }
-        Ok(mapper.driver.call(|memory| memory.synchronize(stream))?)
+        Ok(mapper.driver.wait(|memory| memory.synchronize(stream))?)
     }
 
     /// Waits for the work that the ends of frees have queued on the memory of the target. Later

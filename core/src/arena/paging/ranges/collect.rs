@@ -23,6 +23,9 @@ impl<P: Platform> Mapper<'_, P> {
         self.given_up().poll_departures();
         self.driver.health()?;
         let (mut left, mut from, mut result) = (most, 0, Ok(()));
+        if self.driver.holds_frees() {
+            return result;
+        }
         while left > 0 {
             let next = self.paging.ranges.lock().next_removable(from);
             let Some((number, _)) = next else { break };

@@ -92,7 +92,7 @@ impl<P: Platform> RangeMapper<'_, P> {
             let departure = if let Ok(departure) = departed {
                 departure
             } else {
-                self.driver.call(|memory| memory.synchronize(stream))?;
+                self.driver.wait(|memory| memory.synchronize(stream))?;
                 ended
             };
             let mut ranges = self.paging.ranges.lock();
@@ -153,7 +153,7 @@ impl<P: Platform> RangeMapper<'_, P> {
                 nth += 1;
                 continue;
             }
-            self.driver.call(|memory| memory.synchronize(stream))?;
+            self.driver.wait(|memory| memory.synchronize(stream))?;
             self.paging.ranges.lock().forget_uses(range, Some(stream));
         }
     }

@@ -50,6 +50,9 @@ impl<P: Platform> Stitcher<'_, P> {
     /// The first error of the device. The rest is left to the next call.
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let mapper = self.mapper();
+        if mapper.driver.holds_frees() {
+            return Ok(false);
+        }
         let mut left = TimeLeft(max_us.saturating_mul(10));
         mapper.given_up().poll_departures();
         let stale = self.remove_stale(&mut left)?;
@@ -87,7 +90,7 @@ impl<P: Platform> Stitcher<'_, P> {
                 if ended {
                     continue;
                 }
-                match mapper.driver.call(|memory| memory.synchronize(stream)) {
+                match mapper.driver.wait(|memory| memory.synchronize(stream)) {
                     Err(error) if error.kind == ErrorKind::NotPermittedInCapture => {}
                     waited => waited?,
                 }

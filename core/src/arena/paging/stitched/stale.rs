@@ -58,7 +58,7 @@ impl<P: Platform> Stitcher<'_, P> {
     pub(super) fn unmap_stale(&self, slot: u32, most: u32) -> Result<u32, Error> {
         let mapper = self.mapper();
         let (mut removed, mut result) = (0, Ok(()));
-        while removed < most {
+        while removed < most && !mapper.driver.holds_frees() {
             let taken = {
                 let mut heap = mapper.heaps.lock(slot);
                 let quiet = if heap.is_empty() { 0 } else { heap.sets.quiet };
@@ -103,7 +103,7 @@ impl<P: Platform> Stitcher<'_, P> {
             heap.clock = mapper.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             (heap.stream, heap.clock)
         };
-        match mapper.driver.call(|memory| memory.synchronize(stream)) {
+        match mapper.driver.wait(|memory| memory.synchronize(stream)) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
             waited => waited?,
         }
