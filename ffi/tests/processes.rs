@@ -211,6 +211,17 @@ fn graphs_lend_their_free_memory_and_write_the_same_bytes() {
     without_leaks(emulated(&program).arg("expandable_segments:True"), "lend");
 }
 
+/// The driver refuses what waits or releases memory, and counts each refusal.
+#[test]
+fn a_hold_calls_no_function_that_waits_or_releases_memory() {
+    let Some(program) = program_with_driver("hold") else { return };
+    for config in ["", "expandable_segments:True", "policy:stitched", "policy:direct", "compact:1,max_split_size_mb:20"]
+    {
+        let said = succeed(emulated(&program).arg(config).env("CACHALOT_EMU_DELAY_US", "300"));
+        assert_eq!(said.as_deref(), Some("hold: well\n"), "{config}");
+    }
+}
+
 /// The mappings of the emulated driver have real memory, so that a wrong page is a wrong byte.
 #[test]
 fn ranges_and_blocks_share_pages_and_keep_their_bytes() {

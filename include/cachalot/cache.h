@@ -33,6 +33,22 @@ CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allo
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
+/** Holds the frees of the driver off, until as many calls of cachalot_hold_end. For the time between
+ * the launches of a collective over several devices, and for functions that a stream calls on the
+ * host: there the driver's own free waits for work that waits for the caller. Meanwhile no function
+ * of the allocator waits for the device or releases memory to the driver, in any thread. A request
+ * grows the cache, and fails with OUT_OF_MEMORY where it would have waited or released memory.
+ * Freed blocks serve their own stream at once; those that other streams have used serve again after
+ * the hold. cachalot_trim and cachalot_maintain do nothing, and what has to wait fails with
+ * CAPTURING, as while a graph is captured.
+ *   - Driver: no. */
+CACHALOT_API cachalot_status cachalot_hold_begin(const cachalot_allocator *allocator, int device);
+
+/** Ends a hold. Releases nothing by itself.
+ *   - Driver: no.
+ *   - Errors: INVALID_ARGUMENT if there is no hold. */
+CACHALOT_API cachalot_status cachalot_hold_end(const cachalot_allocator *allocator, int device);
+
 /** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the
  * driver. A request that the driver or a limit refuses waits for pending blocks, and then releases
  * what was cached before. Allocated blocks stay valid. Under policy:direct the cache stays off. */

@@ -42,6 +42,22 @@ inline void allocator::trim(std::size_t keep_bytes, int device) const {
   check(cachalot_trim(get(), device, keep_bytes));
 }
 
+/** Holds the frees of the driver off for as long as the object lives, as around the launches of a collective. */
+class hold_scope {
+ public:
+  /** Begins a hold on a device. */
+  explicit hold_scope(const allocator& owner, int device = 0) : allocator_(owner.get()), device_(device) {
+    check(cachalot_hold_begin(allocator_, device_));
+  }
+  hold_scope(const hold_scope&) = delete;
+  hold_scope& operator=(const hold_scope&) = delete;
+  ~hold_scope() { detail::report(cachalot_hold_end(allocator_, device_)); }
+
+ private:
+  const cachalot_allocator* allocator_;
+  int device_;
+};
+
 inline bool allocator::maintain(std::uint64_t max_us, int device) const {
   int more = 0;
   check(cachalot_maintain(get(), device, max_us, &more));

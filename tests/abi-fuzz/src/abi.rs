@@ -275,6 +275,8 @@ functions! {
     process_events = cachalot_process_events(device: c_int);
     empty_cache = cachalot_empty_cache(device: c_int);
     trim = cachalot_trim(device: c_int, keep_bytes: usize);
+    hold_begin = cachalot_hold_begin(device: c_int);
+    hold_end = cachalot_hold_end(device: c_int);
     maintain = cachalot_maintain(device: c_int, max_us: u64, more: &mut c_int);
     maintain_every = cachalot_maintain_every(interval_us: u64, max_us: u64);
     reclaim_stats = cachalot_get_reclaim_statistics(device: c_int, out: &mut cachalot_reclaim_statistics);

@@ -12,6 +12,7 @@ use crate::world::World;
 use cachalot::c::abi::{
     CACHALOT_NO_LIMIT, cachalot_block, cachalot_device_info, cachalot_page_statistics, cachalot_statistics,
 };
+use cachalot::c::status::CACHALOT_ERROR_INVALID_ARGUMENT;
 use serde_json::Value;
 use std::ffi::c_void;
 use std::ptr::null;
@@ -34,6 +35,12 @@ pub(crate) fn audit(world: &World, workers: &[Worker]) {
     allocator.maintain_every(0, 0).judge(world.situation());
     for device in 0..world.contexts.len() as i32 {
         allocator.process_events(device).judge(world.situation());
+    }
+    for device in 0..world.contexts.len() as i32 {
+        // No other thread runs that a hold would refuse.
+        allocator.hold_begin(device).judge(Situation::NONE);
+        allocator.hold_end(device).judge(Situation::NONE);
+        allocator.hold_end(device).must_be(CACHALOT_ERROR_INVALID_ARGUMENT);
     }
     allocator.check().judge(Situation::NONE);
     for device in 0..world.contexts.len() {

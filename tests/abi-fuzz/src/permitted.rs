@@ -152,6 +152,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
             (false, &[STOP, NO_SENSE])
         }
         cachalot_snapshot => (false, &[STOP, NO_SENSE, (CACHALOT_ERROR_IO, MISTAKE)]),
+        cachalot_hold_end => (false, &[NO_SENSE]),
         cachalot_empty_cache => (true, &[NO_CAPTURE]),
         cachalot_process_events
         | cachalot_trim

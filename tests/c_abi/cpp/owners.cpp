@@ -115,6 +115,17 @@ static void ranges(const cachalot::allocator& allocator) {
   CHECK(failure_of([&] { cachalot::range(allocator, ~std::size_t{0}); }) == CACHALOT_ERROR_TOO_LARGE);
 }
 
+// A hold ends with its scope, and holds are counted.
+static void holds(const cachalot::allocator& allocator) {
+  {
+    const cachalot::hold_scope hold(allocator);
+    const cachalot::hold_scope again(allocator);
+    CHECK(cachalot_hold_end(allocator.get(), 0) == CACHALOT_OK);
+    CHECK(cachalot_hold_begin(allocator.get(), 0) == CACHALOT_OK);
+  }
+  CHECK(cachalot_hold_end(allocator.get(), 0) == CACHALOT_ERROR_INVALID_ARGUMENT);
+}
+
 // A route ends with its scope, wherever the object of the pool is by then.
 static void scopes(const cachalot::allocator& allocator) {
   const auto is_routed = [&] {
@@ -239,6 +250,7 @@ int main() {
     const cachalot::allocator allocator(simulated());
     blocks(allocator);
     ranges(allocator);
+    holds(allocator);
     scopes(allocator);
     resources(allocator);
     CHECK(reported_elsewhere(allocator) == 1);

@@ -74,6 +74,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \
   DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
+  DEVICE_CALL(cachalot_hold_begin, (allocator, device))                                                   \
+  DEVICE_CALL(cachalot_hold_end, (allocator, device))                                                     \
   DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
   ALLOCATOR_CALL(cachalot_maintain_every, (allocator, 0, 0))                                              \
   DEVICE_CALL(cachalot_get_reclaim_statistics, (allocator, device, &any_reclaimed))                       \

@@ -2,7 +2,7 @@
 
 use crate::c::abi::{CACHALOT_NO_LIMIT, cachalot_allocator, cachalot_status};
 use crate::c::boundary;
-use crate::c::status::{CACHALOT_ERROR_CAPTURING, Status};
+use crate::c::status::{CACHALOT_ERROR_CAPTURING, CACHALOT_ERROR_INVALID_ARGUMENT, Status};
 use core::ffi::c_int;
 
 /// Frees the blocks whose events are complete.
@@ -43,6 +43,27 @@ pub extern "C" fn cachalot_trim(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         Ok(instance.allocator.trim(device, keep_bytes as u64)?)
+    })
+}
+
+/// Holds the frees of the driver off.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_hold_begin(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.begin_hold(device)?)
+    })
+}
+
+/// Ends a hold of the driver's frees.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_hold_end(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        if instance.allocator.end_hold(device)? {
+            return Ok(());
+        }
+        Err(Status::new(CACHALOT_ERROR_INVALID_ARGUMENT, "no hold of frees was begun on the device".to_owned()))
     })
 }
 
