@@ -256,6 +256,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_stream_unreported": (Status, _HANDLE, c_int, _STREAM),
     "cachalot_get_block": (Status, _HANDLE, c_void_p, POINTER(Block)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
+    "cachalot_hold_begin": (Status, _HANDLE, c_int),
+    "cachalot_hold_end": (Status, _HANDLE, c_int),
     "cachalot_begin_iteration": (Status, _HANDLE, c_int),
     "cachalot_get_tune_report": (Status, _HANDLE, c_int, POINTER(TuneReport)),
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),

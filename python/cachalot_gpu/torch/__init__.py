@@ -29,6 +29,7 @@ from ._limits import (
     set_per_process_memory_fraction,
 )
 from ._plugin import configure, enable, enabled
+from ._holds import hold_frees
 from ._loans import lend_graphs, lent
 from ._pool import MemPool
 from ._ranges import ElasticTensor
@@ -62,6 +63,7 @@ __all__ = [
     "end_iteration",
     "explain",
     "get_per_process_memory_fraction",
+    "hold_frees",
     "lend_graphs",
     "lent",
     "maintain",
