@@ -41,7 +41,7 @@ if ! try '#include <cuda.h>' -c "${cuda[@]}"; then
 elif ! try 'int main(void) { return 0; }' "${driver[@]}"; then
   left_out 'the hosts of the driver (no libcuda.so: CUDA_LIBRARIES names the folder of one, or of the emulated driver)'
 else
-  for host in vector_add two_streams graph_capture multi_gpu own_context kv_cache; do
+  for host in vector_add two_streams graph_capture multi_gpu own_context kv_cache paged_attention; do
     "${CC:-cc}" -std=c11 "${flags[@]}" "${cuda[@]}" "$here/c/$host.c" "${libraries[@]}" "${driver[@]}" -o "$out/$host"
   done
 fi

@@ -12,7 +12,7 @@ shift
 # The emulated driver's kernels are a library of the host's.
 export CACHALOT_KERNELS=${CACHALOT_KERNELS:-$out/kernels.fatbin}
 failed=0
-for host in vector_add two_streams graph_capture multi_gpu own_context kv_cache plan resources thrust_vector cub_reduce runtime_streams thrust_system; do
+for host in vector_add two_streams graph_capture multi_gpu own_context kv_cache paged_attention plan resources thrust_vector cub_reduce runtime_streams thrust_system; do
   with=()
   if [[ $host =~ ^(thrust_|cub_|runtime_) ]] && [ -n "${CACHALOT_LIBCUDA:-}" ]; then
     if [ "${CUDA_RUNTIME:-}" != emulated ]; then

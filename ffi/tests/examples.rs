@@ -136,11 +136,27 @@ fn the_scripts_build_and_run_every_host() {
     let mut run = emulated(&examples.join("run.sh"));
     let said = succeed(run.arg(&out).env("CACHALOT_KERNELS", out.join("libcachalot_host_kernels.so")));
     let said = said.expect("the script is there");
-    for host in
-        ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "kv_cache", "plan", "resources"]
-    {
+    for host in [
+        "vector_add",
+        "two_streams",
+        "graph_capture",
+        "multi_gpu",
+        "own_context",
+        "kv_cache",
+        "paged_attention",
+        "plan",
+        "resources",
+    ] {
         assert!(said.lines().any(|line| line.starts_with(&format!("{host}: "))), "{said}");
     }
+}
+
+#[test]
+fn the_paged_host_keeps_its_tables_without_device_memory() {
+    let Some(program) = cuda_host(&root().join("examples/c/paged_attention.c")) else { return };
+    let said = [succeed(&mut simulated(&program)), succeed(&mut emulated(&program))];
+    assert!(said.iter().flatten().all(|said| said.starts_with("paged_attention: ")), "{said:?}");
+    assert_eq!(said[0], said[1]);
 }
 
 #[test]

@@ -49,6 +49,7 @@ for config in policy:caching policy:caching,expandable_segments:True policy:stit
 done
 on_emulated test_memory test_settings test_streams test_graphs test_snapshots
 on_emulated test_surroundings
+on_emulated test_paged
 echo "-- PyTorch $version: captured graphs that lend their memory"
 LD_LIBRARY_PATH=$home/driver LD_PRELOAD=$home/libtorch_on_emulated.so:$home/cuda/libcudart.so.13 \
   CACHALOT_HOST_KERNELS=$home/kernels.so timeout 900 "$python" "$root/tests/pytorch/test_loans.py" || failed=1

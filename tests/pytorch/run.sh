@@ -29,6 +29,7 @@ show loans 120 test_loans.py
 show memory-saver 120 test_memory_saver.py
 show rlhf 180 rlhf.py "$out/rlhf.csv"
 show ranges 60 test_ranges.py
+show paged 60 test_paged.py
 CACHALOT_TEST=native show ranges-beside-pytorch 60 test_ranges.py
 show pinned 120 test_pinned.py
 CACHALOT_TEST=native show pinned-of-pytorch 120 test_pinned.py
