@@ -41,6 +41,11 @@ class Serving(unittest.TestCase):
         wanted = [serving.Request(0, 100, 20), serving.Request(20, 1, 5)]
         self.assertEqual([serving.read(ours), serving.read(azure)], [wanted, wanted])
 
+    def test_a_former_installation_is_found_first(self) -> None:
+        self.assertEqual(serving.settings("elastic", Path("/former")), {"PYTHONPATH": "/former"})
+        self.assertEqual(serving.settings("elastic", None), {})
+        self.assertLessEqual(set(serving.FORMER), set(serving.WAYS))
+
     def test_figures_are_those_of_the_calls(self) -> None:
         figures = serving.Figures(row=MIB)
         figures.tokens = 30

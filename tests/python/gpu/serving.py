@@ -2,7 +2,7 @@
 
     pip install --target SITE ./python
     PYTHONPATH=SITE python tests/python/gpu/serving.py OUT [--requests FILE] [--ways WAY,...]
-        [--layers COUNT] [--commit TEXT]
+        [--layers COUNT] [--former SITE] [--commit TEXT]
 
 Requests arrive, their prompts take memory at once, and each answer grows by a token in every step, until the request
 ends. A step writes the newest token of each request, and the end of a request compares what was written. The requests
@@ -10,6 +10,7 @@ come from `serving_requests.csv`, or from FILE, which has the same columns or th
 (TIMESTAMP, ContextTokens, GeneratedTokens; the first 480 requests count).
 
 * `elastic`: cachalot's elastic ranges, one for each place of a request (docs/elastic.md), under `policy:stitched`.
+* `elastic_upkeep`: likewise, and a thread of the library maps pages ahead (`maintain_every`).
 * `elastic_two`: likewise, and a range grows by two pages at least, where `elastic` takes a page as soon as one is full.
 * `doubling`: PyTorch's allocator with expandable segments; a tensor for each request, which doubles when it is full.
 * `exact`: likewise, and a tensor of the exact length for each token, as `torch.cat` makes it.
@@ -17,8 +18,9 @@ come from `serving_requests.csv`, or from FILE, which has the same columns or th
 * `kvcached_direct`: likewise, and each page is mapped when it is needed (`KVCACHED_PAGE_PREALLOC_ENABLED=false`).
 
 Each way runs in a process of its own, and serves the requests twice: the second time, memory that the
-first time has left to the way's pool is there. A way whose library is missing is a line `skipped`. The
-exit status is 1 if a way fails, or finds other contents than it has written. The driver's calls for the elastic
+first time has left to the way's pool is there. A way whose library is missing is a line `skipped`. With `--former`,
+the ways `elastic` and `elastic_two` also run with another installation of cachalot, before the same way with this one.
+The exit status is 1 if a way fails, or finds other contents than it has written. The driver's calls for the elastic
 ranges are written to the standard error.
 
 `serving.py --draw` writes `serving_requests.csv`. Its lengths are drawn from the quantiles of the conversations in
@@ -47,7 +49,7 @@ from typing import Any, NamedTuple, Protocol
 
 HERE = Path(__file__).resolve().parent
 REQUESTS = HERE / "serving_requests.csv"
-WAYS = ("elastic", "elastic_two", "doubling", "exact", "kvcached", "kvcached_direct")
+WAYS = ("elastic", "elastic_upkeep", "elastic_two", "doubling", "exact", "kvcached", "kvcached_direct")
 COUNT = 480
 """Requests of a run."""
 PLACES = 64
@@ -58,6 +60,10 @@ LONGEST = 16384
 """The most tokens of a request."""
 LONGEST_WAY = 150
 """The most seconds of a way."""
+FORMER = ("elastic", "elastic_two")
+"""The ways that also run with a former installation."""
+UPKEEP_SECONDS, UPKEEP_US = 0.001, 1000
+"""The pause between two rounds of upkeep, and the time of the driver in a round."""
 STEP_SECONDS = 0.025
 """The time of a step, which says at which step a request arrives."""
 COLUMNS = (
@@ -112,10 +118,12 @@ class Cache(Protocol):
 class Elastic:
     """Elastic ranges of cachalot."""
 
-    def __init__(self, layers: int, pages: int) -> None:
+    def __init__(self, layers: int, pages: int, upkeep: bool) -> None:
         import cachalot_gpu.torch
         import torch
 
+        if upkeep:
+            cachalot_gpu.torch.maintain_every(UPKEEP_SECONDS, UPKEEP_US)
         shape = (LONGEST, layers, 2, HEADS, SIZE)
         self.ranges = [cachalot_gpu.torch.ElasticTensor(shape, torch.bfloat16) for _ in range(PLACES)]
         self.views: list[Any] = [None] * PLACES
@@ -226,7 +234,7 @@ class KvCached:
 def cache(way: str, layers: int) -> Cache:
     """Returns the cache of a way."""
     if way.startswith("elastic"):
-        return Elastic(layers, 2 if way == "elastic_two" else 1)
+        return Elastic(layers, 2 if way == "elastic_two" else 1, way == "elastic_upkeep")
     return KvCached(layers) if way.startswith("kvcached") else Tensors(layers, way == "doubling")
 
 
@@ -380,8 +388,10 @@ def draw() -> None:
             writer.writerow([f"{second:.3f}", length(PROMPTS), length(ANSWERS)])
 
 
-def settings(way: str) -> dict[str, str]:
-    """Returns the environment of a way."""
+def settings(way: str, former: Path | None) -> dict[str, str]:
+    """Returns the environment of a way, with a former installation if there is one."""
+    if former:
+        return {"PYTHONPATH": str(former)}
     if way in ("doubling", "exact"):
         return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     return {"KVCACHED_PAGE_PREALLOC_ENABLED": "false"} if way == "kvcached_direct" else {}
@@ -424,6 +434,7 @@ def main() -> int:
     parser.add_argument("--requests", type=Path, default=REQUESTS)
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--former", type=Path, help="the folder of another installation of cachalot")
     parser.add_argument("--commit", default="unknown", help="for the page")
     parser.add_argument("--draw", action="store_true", help="write the requests of the repository")
     parser.add_argument("--way", help=argparse.SUPPRESS)
@@ -445,7 +456,10 @@ def main() -> int:
     if asked.out is None:
         parser.error("OUT is missing")
     rows, status = {}, 0
-    for way in asked.ways.split(","):
+    sites = (asked.former, None) if asked.former else (None,)
+    ways = asked.ways.split(",")
+    for way, former in ((way, site) for way in ways for site in sites if site is None or way in FORMER):
+        name = f"{way}, former" if former else way
         if way.startswith("kvcached") and importlib.util.find_spec("kvcached") is None:
             print(f"skipped: {way} (kvcached is not installed)")
             continue
@@ -455,20 +469,20 @@ def main() -> int:
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | settings(way),
+                env=os.environ | settings(way, former),
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
                 timeout=LONGEST_WAY,
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            print(f"{way}: failed: {error}", flush=True)
+            print(f"{name}: failed: {error}", flush=True)
             status = 1
             continue
         # Libraries may write to the standard output as well.
         found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('[{"live"')))
-        rows |= {way: found[0], f"{way}, again": found[1]}
-        print(f"{way}: {time.monotonic() - began:.1f} s, {found}", flush=True)
+        rows |= {name: found[0], f"{name}, again": found[1]}
+        print(f"{name}: {time.monotonic() - began:.1f} s, {found}", flush=True)
         asked.out.mkdir(parents=True, exist_ok=True)
         write(asked.out / "head.csv", conditions(asked, requests))
         write(asked.out / "ways.csv", table(rows))
