@@ -404,7 +404,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// cannot be polled, the block remains pending, and the others are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("process_events", device)?;
-        device.holdings().collect_departed(u32::MAX);
+        device.holdings().collect_departed(u32::MAX, true);
         device.waiting().process_events()
     }
 

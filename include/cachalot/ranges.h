@@ -42,7 +42,8 @@ CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator
 
 /** Commits `bytes` bytes of a range from `offset` on: they get memory. Pages that already have
  * memory keep it, with its contents. Work submitted to `stream` after the call may use the part.
- * After a failure, the range is as it was.
+ * After a failure, the range is as it was. A short part that follows committed memory may get more
+ * pages mapped after it, for the next commits; they serve others until they are committed.
  *
  * `offset` and `bytes` must be multiples of `page_bytes`, as for cuMemMap. The host does not wait
  * for the device, with two exceptions: memory would otherwise run out; or the addresses were
@@ -60,8 +61,9 @@ CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, siz
 
 /** Gives up the memory of a part, after the work submitted to `stream` so far. Work of other
  * streams that uses the part must precede that work. From then on, others may use the memory after
- * that work. The mapping is removed later; the host never waits. Pages of the part that have no
- * memory do not change.
+ * that work. The mapping is removed later, once others use the memory or need it; until then, a
+ * commit of the part takes the memory back without a call of the driver. The host never waits. Pages
+ * of the part that have no memory do not change.
  *
  * The rules for `offset` and `bytes` are those of cachalot_range_commit. A commit may have used
  * physical pages longer than `page_bytes`, but never longer than the commit: the memory of such a

@@ -74,10 +74,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// microseconds of the driver's time: it removes the old mappings of moved pages, gives memory
     /// beyond the budget back, and replaces short pages that are often mapped next to each other by
     /// longer ones. Returns true if work is left for another call. Under every policy, it also
-    /// removes some stale mappings of elastic ranges. Under `reclaim:auto`, it gives idle memory
-    /// back to the device where that is worth the cost: see [`reclaim_stats`](Self::reclaim_stats).
-    /// With `spill`, it makes pages of the host ahead of need while the device has little memory
-    /// left.
+    /// removes some stale mappings of elastic ranges, and maps pages ahead where ranges have grown.
+    /// Under `reclaim:auto`, it gives idle memory back to the device where that is worth the cost:
+    /// see [`reclaim_stats`](Self::reclaim_stats). With `spill`, it makes pages of the host ahead of
+    /// need while the device has little memory left.
     ///
     /// A host calls this when it is idle, or from a separate thread. Other threads may allocate and
     /// free at the same time.
@@ -95,10 +95,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.begin("maintain");
         device.driver.health()?;
-        device.holdings().collect_few_departed();
+        device.holdings().collect_at_idle();
         device.waits.give_spare_events_back(&device.driver);
         let left = device.holdings().give_idle_back(&device.idle, max_us)?;
         let left = left | device.holdings().make_pages_of_host_ahead(max_us)?;
+        let left = left | device.map_ahead(max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 

@@ -54,7 +54,7 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(always)]
     fn grow_freely(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !request.capturing && self.paging.has_departures() {
-            self.holdings().collect_few_departed();
+            self.holdings().collect_for_growth();
         }
         let source = self.heaps.source_now(&self.driver.flags, request);
         if source.maps_pages()

@@ -107,8 +107,10 @@ pub(crate) struct Page {
     met: u32,
     /// The group of departed pages that this page is in, or [`NONE`].
     group: u32,
-    /// How many times a page had departed before this page last did.
-    order: u64,
+    /// The rank among departed pages, of which the lowest is taken first.
+    rank: u64,
+    /// The address at which the page was when it last departed.
+    left_at: u64,
     /// The next page in the list that this page is in. In a vacant entry, the next vacant entry.
     next: u32,
 }
@@ -134,7 +136,8 @@ vacant!(Page, next, keeps, |next| Self {
     follower: NONE,
     met: 0,
     group: NONE,
-    order: 0,
+    rank: 0,
+    left_at: 0,
     next,
 });
 
@@ -558,6 +561,17 @@ impl<S: Storage> PagePool<S> {
         batch.last = page;
         batch.bytes += self.table[page].bytes;
         batch.count += 1;
+    }
+
+    /// Cuts a batch after its first pages with `bytes`. The others are then in no list.
+    pub(crate) fn cut(&mut self, batch: &mut Batch, bytes: u64) {
+        let (mut kept, mut page) = (Batch::EMPTY, batch.first);
+        while kept.bytes < bytes {
+            let next = self.table[page].next;
+            self.append(&mut kept, page);
+            page = next;
+        }
+        *batch = kept;
     }
 
     /// Appends the pages of `more` to `batch`.

@@ -160,7 +160,7 @@ impl<P: Platform> Holdings<'_, P> {
     /// The first failure, which ends the trimming.
     pub(crate) fn trim(&self, keep: u64, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
         let exceeds = || self.ledger.reserved() > keep;
-        self.collect_departed(u32::MAX);
+        self.collect_departed(u32::MAX, true);
         if exceeds() {
             self.release_retired(true)?;
         }

@@ -98,7 +98,7 @@ impl<P: Platform> Mapper<'_, P> {
         }
         let before = self.paging.address_bytes();
         if self.paging.pool.lock().departures.has_pages() {
-            let _counted = self.collect_stale(u32::MAX);
+            let _counted = self.collect_stale(u32::MAX, true);
         }
         self.end_quarantine();
         self.paging.address_bytes() < before

@@ -57,8 +57,18 @@ impl<P: Platform> Paging<P> {
         }
     }
 
-    /// Marks the pages of a batch as home.
+    /// Marks the pages of a batch as home. Their old places in ranges are left.
     pub(in crate::arena) fn settle_batch(&self, batch: &Batch) {
-        self.numbers_of(batch).for_each(|page| self.pool.lock().settle(page));
+        for page in self.numbers_of(batch) {
+            let left = {
+                let mut pages = self.pool.lock();
+                let left = pages.left_place(page);
+                pages.settle(page);
+                left
+            };
+            if let Some(at) = left {
+                self.ranges.lock().leave(at, page);
+            }
+        }
     }
 }

@@ -200,8 +200,8 @@ impl<P: Platform> GivenUp<'_, P> {
         departure.fence.map_or(none, |fence| self.driver.call(|memory| ask(memory, fence.event)))
     }
 
-    /// Acts on complete departures: stale mappings of ranges become removable, and free blocks
-    /// become quiet.
+    /// Acts on complete departures: stale mappings of ranges may be removed, and free blocks become
+    /// quiet.
     fn follow_completed(&self) {
         loop {
             // Locked until the departure has been handled, because the references of pieces change
@@ -211,7 +211,7 @@ impl<P: Platform> GivenUp<'_, P> {
             let Some((departure, Departure { what, fence, .. })) = completed else { return };
             match what {
                 Departing::Pages => {
-                    ranges.make_removable(departure, |page| self.paging.pool.lock().follow_departure(page));
+                    ranges.end_waiting(departure, |page| self.paging.pool.lock().follow_departure(page, departure));
                 }
                 Departing::Blocks { slot, pool, stamp } => {
                     drop(ranges);

@@ -301,7 +301,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         let mut pages = self.paging.pool.lock();
         let entry = pages[page];
         if entry.behind != NONE {
-            pages.depart(page, entry.behind);
+            pages.depart_again(page);
         } else if entry.stuck {
             self.ledger_of(&entry).leak(entry.bytes);
             pages.lose(page);

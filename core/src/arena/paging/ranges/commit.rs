@@ -10,21 +10,23 @@ use crate::arena::flags;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::mapping::{PageGuard, Places};
-use crate::arena::paging::ranges::table::{MOST_STEPS, Part, Piece};
+use crate::arena::paging::ranges::table::{Ahead, MOST_STEPS, Part, Piece, RangeTable};
+use crate::arena::paging::undo::Undo;
 use crate::arena::request::RequestCalls;
 use crate::arena::{OnDevice, Platform};
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
+use crate::pages::departures::Departing;
 use crate::stats::{Occurrence, Stat};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
 /// The gaps in a part of a range, which pages fill. Room for lost pieces has been promised.
-struct Gaps<'a, P: Platform> {
-    paging: &'a Paging<P>,
-    part: Part,
+pub(super) struct Gaps<'a, P: Platform> {
+    pub paging: &'a Paging<P>,
+    pub part: Part,
 }
 
 impl<P: Platform> Places for Gaps<'_, P> {
@@ -59,7 +61,7 @@ impl<P: Platform> Paging<P> {
         let mut at = part.begin;
         while let Some(piece) = ranges.piece(part, at) {
             if piece.is_revived {
-                self.pool.lock().depart(piece.page, piece.departure);
+                self.pool.lock().depart_again(piece.page);
                 ranges.change(part, piece.at, |piece| piece.is_revived = false);
             }
             at = piece.end();
@@ -148,6 +150,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
         self.given_up().poll_departures();
         self.driver.health()?;
+        let was_short = self.is_short.get();
         let mut guard = PageGuard::empty(&self.mapper);
         let committed = self.try_part(part, stream, &mut guard.batch);
         if matches!(committed, Ok(true)) {
@@ -157,10 +160,15 @@ impl<P: Platform> RangeMapper<'_, P> {
             }
             self.paging.settle_batch(&batch);
         } else {
+            self.is_short.set(true);
             self.paging.put_part_back(part);
             drop(guard);
         }
         drop(held);
+        if !was_short && matches!(committed, Err(Error::TableFull(_))) {
+            // There may be room for the part without pages ahead.
+            return self.try_commit(id, offset, bytes, stream);
+        }
         committed
     }
 
@@ -173,24 +181,56 @@ impl<P: Platform> RangeMapper<'_, P> {
         if !self.fill_part(part, stream, orders, batch)? {
             return Ok(false);
         }
+        let asked = batch.bytes;
+        let ahead = if orders && !self.is_short.get() { self.fill_ahead(part, batch)? } else { None };
         // Each page becomes a piece, either mapped or lost.
         if !self.paging.ranges.lock().promise_pieces(batch.count) {
             return Err(Error::TableFull("pieces of ranges"));
         }
-        let committed = self.map_and_publish(part, stream, orders, batch);
-        self.paging.ranges.lock().end_promise(batch.count);
-        committed
+        let count = batch.count;
+        let committed = self.map_and_publish(part, ahead, stream, orders, batch);
+        self.paging.ranges.lock().end_promise(count);
+        if let Some(departure) = committed? {
+            if let Some(ahead) = ahead {
+                // The pages ahead are no longer in hand.
+                self.paging.pool.lock().cut(batch, asked);
+                self.leave_ahead(ahead.tail, departure);
+            }
+            self.paging.ranges.lock().note_front(part);
+            return Ok(true);
+        }
+        Ok(false)
     }
 
-    /// Commits a held part with the pages of a batch. Room for them among the pieces has been
-    /// promised. Returns false if the device does not have the memory.
-    fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
-        let Some(mapping) = self.map(batch, Gaps { paging: self.paging, part })? else { return Ok(false) };
+    /// Commits a held part with the pages of a batch, of which the last are mapped `ahead`. Room for
+    /// them among the pieces has been promised. Returns the departure of the pages ahead, or
+    /// [`NONE`] without such pages. Returns `None` if the device does not have the memory.
+    fn map_and_publish(
+        &self,
+        part: Part,
+        ahead: Option<Ahead>,
+        stream: StreamId,
+        orders: bool,
+        batch: &Batch,
+    ) -> Result<Option<u32>, Error> {
+        let end = ahead.map_or(part.end, |ahead| ahead.tail.end);
+        let gaps = Gaps { paging: self.paging, part: Part { end, ..part } };
+        let Some(mapping) = self.map(batch, gaps)? else { return Ok(None) };
         self.order_part(part, stream, orders)?;
         self.order_batch(batch, stream, orders)?;
-        self.publish_part(part, stream, batch)?;
+        let departure = match ahead {
+            Some(_) => self.given_up().begin_departure(None, Departing::Pages)?,
+            None => NONE,
+        };
+        let release = Undo::by(|| {
+            if departure != NONE {
+                self.given_up().release_departure(departure);
+            }
+        });
+        self.publish_part(part, ahead, stream, batch)?;
         mapping.keep();
-        Ok(true)
+        release.keep();
+        Ok(Some(departure))
     }
 
     /// Frees the addresses of the part's stale mappings, or takes their pages back, because a page
@@ -246,25 +286,20 @@ impl<P: Platform> RangeMapper<'_, P> {
     }
 
     /// Adds the mapped pages of the batch as pieces, for which room has been promised, and marks
-    /// every step of the part as committed.
+    /// every step of the part as committed. Pieces `ahead` are stale, and have no departure yet.
     ///
     /// # Errors
     /// [`Error::TableFull`]. Nothing has changed then.
-    fn publish_part(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
+    fn publish_part(&self, part: Part, ahead: Option<Ahead>, stream: StreamId, batch: &Batch) -> Result<(), Error> {
         let step = self.range_step();
         let mut ranges = self.paging.ranges.lock();
         if !ranges.note_use(part.range, stream) {
             return Err(Error::TableFull("streams of ranges"));
         }
+        let (end, growths) = ahead.map_or((part.end, 0), |ahead| (ahead.tail.end, ahead.growths));
+        // Stale until the steps are set below, where all pieces are treated alike.
+        self.add_pieces(&mut ranges, Part { end, ..part }, batch, growths);
         let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
-        for page in self.paging.numbers_of(batch) {
-            let bytes = self.paging.pool.lock()[page].bytes;
-            let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
-            // Stale until the steps are set below, where all pieces are treated alike.
-            ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
-            at = begin + bytes;
-        }
-        at = part.begin;
         while let Some(end) = ranges.change(part, at, |piece| {
             let added = piece.bits(part.begin, part.end, step) & !piece.mask;
             reserved += if piece.is_stale() { piece.bytes } else { 0 };
@@ -295,5 +330,19 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         self.reconcile_ranges(stale);
         Ok(())
+    }
+
+    /// Adds the mapped pages of a batch as stale pieces in the gaps of `part`. `growths` is how often
+    /// the memory before has grown in a row.
+    pub(super) fn add_pieces(&self, ranges: &mut RangeTable<P::Storage>, part: Part, batch: &Batch, growths: u8) {
+        let mut at = part.begin;
+        for page in self.paging.numbers_of(batch) {
+            let bytes = self.paging.pool.lock()[page].bytes;
+            let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
+            let mut piece = Piece::mapped(part.range, begin, bytes, page);
+            piece.growths = growths;
+            ranges.add_piece(piece);
+            at = begin + bytes;
+        }
     }
 }

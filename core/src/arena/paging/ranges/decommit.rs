@@ -1,8 +1,9 @@
 //! Decommitting parts and releasing ranges. The pages depart after an event, and serve requests
 //! from then on.
 //!
-//! Nothing waits, and nothing is unmapped at once. The mappings become stale, and are removed when
-//! the event is complete (collect.rs).
+//! Nothing waits, and nothing is unmapped at once. The mappings become stale. Those whose pages serve
+//! elsewhere are removed once the event is complete (collect.rs), and the others when memory is
+//! wanted for another use.
 
 use super::{FEW, RangeMapper};
 use crate::arena::Platform;
@@ -39,10 +40,11 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         if let Some(departure) = departure {
             self.give_part_up(part, departure);
+            self.sink_ahead(part);
         }
         drop(held);
         // Removing mappings can wait, so a failure here is only counted, and the decommit succeeds.
-        let _counted = self.collect_stale(FEW);
+        let _counted = self.collect_stale(FEW, false);
         Ok(())
     }
 
@@ -61,6 +63,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         let range = ranges.range(part.range);
         range.is_held = false;
         let ended = core::mem::replace(&mut range.ended, NONE);
+        ranges.leave_all(part.range);
         self.paging.range_counters.down(Stat::Allocation, 1);
         self.paging.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
@@ -68,7 +71,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         drop(ranges);
         drop(held);
-        let _counted = self.collect_stale(FEW);
+        let _counted = self.collect_stale(FEW, false);
         Ok(())
     }
 
@@ -242,7 +245,7 @@ impl<P: Platform> RangeMapper<'_, P> {
                 reserved += piece.bytes;
                 pages.leave_home(piece.page);
                 pages.add_alias(piece.page);
-                pages.depart(piece.page, departure);
+                pages.depart(piece.page, departure, piece.at, piece.at.saturating_sub(part.begin));
             }
             drop(pages);
             self.given_up().end_departure(over);

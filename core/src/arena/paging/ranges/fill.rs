@@ -1,4 +1,4 @@
-//! The search for the pages of a commit: first departed and spare pages, then new ones within the
+//! The search for the pages of a commit: first spare and departed pages, then new ones within the
 //! limit and the budget, then free pages of heaps, and last those of the host.
 
 use super::RangeMapper;
@@ -53,11 +53,12 @@ impl<P: Platform> RangeMapper<'_, P> {
         orders: bool,
         batch: &mut Batch,
     ) -> Result<bool, Error> {
+        // A spare page leaves no mapping behind.
+        self.paging.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
         if orders {
             let completed_only = self.stitcher.as_ref().is_some_and(|of| of.options.completed_pages_only);
             self.take_departed(stream, wanted, completed_only, batch)?;
         }
-        self.paging.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
         let bytes = part.end - part.begin;
         let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
         if orders && to_move > 0 {
@@ -94,7 +95,7 @@ impl<P: Platform> RangeMapper<'_, P> {
     }
 
     /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.
-    fn allowance(&self, bytes: u64) -> u64 {
+    pub(super) fn allowance(&self, bytes: u64) -> u64 {
         let ledger = self.ledger;
         let most = match (ledger.limit_if_set(), &self.stitcher) {
             (Some(limit), _) => limit,

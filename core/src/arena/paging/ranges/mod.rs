@@ -5,7 +5,8 @@
 //! reserve ─▶ | gap ……………………………………………………… |
 //! commit  ─▶ | page | page | page | gap ………… |   departed, spare, free pages of heaps, new ones
 //! decommit ▶ | page | stale …… | page | gap … |   the page is departed: others may use it
-//! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
+//! commit  ─▶ | page | page …… | page | gap … |   those that serve nobody yet are taken back, without a call
+//! collect ─▶ | page | gap ………… | page | gap … |   once they serve elsewhere, and the work before is complete
 //! ```
 //!
 //! Ranges take their pages from the pool of the device, and their bytes count against the limit of
@@ -14,8 +15,10 @@
 //!
 //! Only one operation works on a range at a time; other threads wait for their turn. Committing is
 //! in commit.rs, the search for pages in fill.rs, decommitting and releasing in decommit.rs, and
-//! the removal of stale mappings in collect.rs.
+//! the removal of stale mappings in collect.rs. Pages that are mapped before they are needed are in
+//! ahead.rs.
 
+mod ahead;
 mod collect;
 mod commit;
 mod decommit;
@@ -60,17 +63,26 @@ pub struct Reservation {
 
 impl<'a, P: Platform> Holdings<'a, P> {
     /// Removes up to `most` stale mappings of ranges if their work is complete, so that their pages
-    /// become spare. Errors are not reported: a mapping that cannot be removed counts as leaked.
-    pub(crate) fn collect_departed(&self, most: u32) {
+    /// become spare. With `idle`, also removes those at which a commit would take the page back.
+    /// Errors are not reported: a mapping that cannot be removed counts as leaked.
+    pub(crate) fn collect_departed(&self, most: u32, idle: bool) {
         if let Some(mapper) = self.mapper_with_departures() {
-            let _counted = mapper.collect_stale(most);
+            let _counted = mapper.collect_stale(most, idle);
         }
     }
 
-    /// Removes a few stale mappings, as [`collect_departed`](Self::collect_departed) does, before
-    /// more memory is obtained.
-    pub(crate) fn collect_few_departed(&self) {
-        self.collect_departed(FEW);
+    /// Removes a few stale mappings before a heap obtains more memory. Under a policy that moves
+    /// pages, the heap takes departed pages as they are.
+    pub(crate) fn collect_for_growth(&self) {
+        self.collect_departed(FEW, !self.settings.policy().traits().moves_pages);
+    }
+
+    /// Removes a few stale mappings at an idle moment. Where idle memory goes back to the device,
+    /// the pages of ranges do as well.
+    pub(crate) fn collect_at_idle(&self) {
+        let reclaims = self.settings.config.lock().reclaim().is_some();
+        let is_beyond = || self.stitcher().is_some_and(|of| self.ledger.reserved() > of.most_held(0));
+        self.collect_departed(FEW, reclaims || is_beyond());
     }
 
     /// Waits for the work before every decommit so far, and removes the stale mappings.
@@ -125,6 +137,8 @@ pub(crate) struct RangeMapper<'a, P: Platform> {
     counters: Counters<'a, P>,
     /// Whether pages of the host may fill a part, because everything else was tried.
     spills: Cell<bool>,
+    /// Whether the first attempt has failed, so that memory is too short to map pages ahead.
+    is_short: Cell<bool>,
 }
 
 impl<'a, P: Platform> Deref for RangeMapper<'a, P> {
@@ -141,7 +155,8 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         let Arena { debug, peaks, .. } = device.arena;
         let held = device.holdings();
         let (mapper, stitcher) = (held.mapper()?, held.stitcher());
-        Some(Self { mapper, stitcher, debug, peaks, counters: held.counters(), spills: Cell::new(false) })
+        let counters = held.counters();
+        Some(Self { mapper, stitcher, debug, peaks, counters, spills: Cell::new(false), is_short: Cell::new(false) })
     }
 
     /// Notes all later calls to virtual memory in `request`.

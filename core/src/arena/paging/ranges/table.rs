@@ -6,9 +6,11 @@
 //! ```
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
-//! program has this step committed. A piece without a bit is *stale*: the page is used elsewhere,
-//! and the mapping is *removable* once the work before the piece's departure is complete. A *lost*
-//! piece is a mapping that the device failed to remove; nothing is mapped at its addresses again.
+//! program has this step committed. A piece without a bit is *stale*. It waits for the work before
+//! its departure. Then it is *idle* as long as the page serves nobody, and a commit takes it back
+//! without a call to the device. Once the page serves elsewhere, the place is *left*, and the
+//! mapping is to be removed. A *lost* piece is a mapping that the device failed to remove; nothing is
+//! mapped at its addresses again.
 //!
 //! Nothing in this file calls the device.
 
@@ -22,6 +24,12 @@ use crate::units::{NO_STREAM, StreamId};
 
 /// The maximum number of steps in a page of a range, which is the number of bits in a mask.
 pub(crate) const MOST_STEPS: u64 = 64;
+
+/// The most pages of a growth, together with those that are mapped ahead.
+pub(crate) const MOST_AHEAD: u64 = 8;
+
+/// The number of places noted for upkeep. The oldest are forgotten, and are mapped by commits.
+const FRONTS: usize = 64;
 
 /// An elastic range.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +82,17 @@ impl Vacant for RangeEntry {
     }
 }
 
+/// What is known of a stale piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The departure is not known to be complete.
+    Waiting,
+    /// No work uses the mapping, and the page serves nobody.
+    Idle,
+    /// No work uses the mapping, and the page serves elsewhere, or the range is released.
+    Left,
+}
+
 /// A mapping of a page in a range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
@@ -91,10 +110,13 @@ pub(crate) struct Piece {
     /// The departure of the decommitted steps, or [`NONE`] if there are none. A stale piece always
     /// has one.
     pub departure: u32,
+    /// How often the memory before had grown in a row when the page was mapped: 0 for a first part,
+    /// such as a prompt.
+    pub growths: u8,
     /// Whether a commit has taken back the page of a stale piece.
     pub is_revived: bool,
-    /// Whether the departure of a stale piece is known to be complete.
-    is_removable: bool,
+    /// The stage of a stale piece, and [`Stage::Waiting`] for others.
+    stage: Stage,
     /// Whether the device failed to remove the mapping, which may then remain forever.
     is_lost: bool,
 }
@@ -128,11 +150,10 @@ impl Piece {
         self.is_lost.then_some(DeviceError::new(ErrorKind::Other, self.page))
     }
 
-    /// Returns the key of a stale piece in its set: the set of the pieces that wait for a
-    /// departure, or that of the removable ones. Returns `None` if the piece is in neither, as when
-    /// it has just been added and has no departure.
+    /// Returns the key of a stale piece in the set of its stage. Returns `None` if the piece is in
+    /// none, as when it has just been added and has no departure.
     fn stale_key(&self) -> Option<Key> {
-        let major = u64::from(if self.is_removable { self.range } else { self.departure });
+        let major = u64::from(if self.stage == Stage::Waiting { self.departure } else { self.range });
         (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
     }
 
@@ -161,8 +182,9 @@ vacant!(Piece, page, |next| Self {
     range: NONE,
     mask: 0,
     departure: NONE,
+    growths: 0,
     is_revived: false,
-    is_removable: false,
+    stage: Stage::Waiting,
     is_lost: false,
 });
 
@@ -175,6 +197,15 @@ pub(crate) struct Part {
     pub begin: u64,
     /// Device address just past the last byte.
     pub end: u64,
+}
+
+/// The addresses after a growing part, in which pages may be mapped ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The addresses. Empty if there are no pages for them.
+    pub tail: Part,
+    /// How often the memory before has grown in a row, which is noted in the pages of this growth.
+    pub growths: u8,
 }
 
 /// A stream named in a commit or a decommit of a range.
@@ -191,32 +222,52 @@ vacant!(Use, next, |next| Self { range: NONE, stream: NO_STREAM, next });
 /// The sets of stale pieces.
 #[derive(Clone)]
 struct StaleSets<S: Storage> {
-    /// The root of the set of pieces that wait for a departure not known to be complete, by
-    /// departure and address.
+    /// The root of the set of waiting pieces, by departure and address.
     waiting: Link,
-    /// The root of the set of removable pieces, by range and address.
-    removable: Link,
-    /// The nodes of both sets, with room for every piece.
+    /// The root of the set of idle pieces, by range and address.
+    idle: Link,
+    /// The root of the set of left pieces, by range and address.
+    left: Link,
+    /// The nodes of all sets, with room for every piece.
     nodes: RadixTree<S>,
 }
 
-impl_empty! { [S: Storage] StaleSets<S> { waiting, removable, nodes } }
+impl_empty! { [S: Storage] StaleSets<S> { waiting, idle, left, nodes } }
 
 impl<S: Storage> StaleSets<S> {
     /// Adds a piece, if it is stale.
     fn add(&mut self, entry: u32, pieces: &SlotTable<Piece, S>) {
+        let stage = pieces[entry].stage;
         if pieces[entry].stale_key().is_some() {
-            let root = if pieces[entry].is_removable { &mut self.removable } else { &mut self.waiting };
-            *root = self.nodes.insert(*root, entry, by_stale_key(pieces));
+            let root = self.nodes.insert(self.root(stage), entry, by_stale_key(pieces));
+            *self.root_mut(stage) = root;
         }
     }
 
     /// Removes the piece with number `entry`. `before` is its value when it was added.
     fn remove(&mut self, entry: u32, before: &Piece, pieces: &SlotTable<Piece, S>) {
         if let Some(key) = before.stale_key() {
-            let root = if before.is_removable { &mut self.removable } else { &mut self.waiting };
             let key = |piece: u32| if piece == entry { key } else { by_stale_key(pieces)(piece) };
-            *root = self.nodes.remove(*root, entry, key);
+            let root = self.nodes.remove(self.root(before.stage), entry, key);
+            *self.root_mut(before.stage) = root;
+        }
+    }
+
+    /// Returns the root of the set of the pieces in `stage`.
+    fn root(&self, stage: Stage) -> Link {
+        match stage {
+            Stage::Waiting => self.waiting,
+            Stage::Idle => self.idle,
+            Stage::Left => self.left,
+        }
+    }
+
+    /// Returns the root of the set of the pieces in `stage`, to change it.
+    fn root_mut(&mut self, stage: Stage) -> &mut Link {
+        match stage {
+            Stage::Waiting => &mut self.waiting,
+            Stage::Idle => &mut self.idle,
+            Stage::Left => &mut self.left,
         }
     }
 }
@@ -245,6 +296,10 @@ pub(crate) struct RangeTable<S: Storage> {
     step: u64,
     /// The number of pieces for which commits in progress have room.
     promised: u32,
+    /// The ends of memory that has grown, and that has no pages ahead: for upkeep. 0 is none.
+    fronts: [u64; FRONTS],
+    /// The number of fronts that were ever noted.
+    noted: usize,
 }
 
 impl_empty! {
@@ -259,6 +314,8 @@ impl_empty! {
         use_nodes,
         step,
         promised,
+        fronts: [0; FRONTS],
+        noted,
     }
 }
 
@@ -369,26 +426,52 @@ impl<S: Storage> RangeTable<S> {
         }
     }
 
-    /// Notes that a departure is complete, so its stale pieces are removable. Calls `each` with the
-    /// page of each of them.
-    pub(crate) fn make_removable(&mut self, departure: u32, each: impl Fn(u32)) {
+    /// Notes that a departure is complete. Its stale pieces are idle if `is_departed` returns true
+    /// for the page, and left otherwise. All of those of a released range are left, because nothing
+    /// is committed there again.
+    pub(crate) fn end_waiting(&mut self, departure: u32, is_departed: impl Fn(u32) -> bool) {
         let bound = Key { major: u64::from(departure), minor: 0 };
         while let Some(entry) = self.stale.nodes.at_least(self.stale.waiting, bound, by_stale_key(&self.pieces))
             && self.pieces[entry].departure == departure
         {
-            let piece = self.pieces[entry];
-            self.stale.remove(entry, &piece, &self.pieces);
-            self.pieces[entry].is_removable = true;
-            self.stale.add(entry, &self.pieces);
-            each(piece.page);
+            let Piece { page, range, .. } = self.pieces[entry];
+            let is_idle = is_departed(page) && self.range(range).is_held;
+            self.set_stage(entry, if is_idle { Stage::Idle } else { Stage::Left });
         }
     }
 
-    /// Returns the range and the address of the first removable piece, starting from the range with
-    /// number `range`.
-    pub(crate) fn next_removable(&self, range: u32) -> Option<(u32, u64)> {
+    /// Notes that `page` serves elsewhere, and left the place at `at` before.
+    pub(crate) fn leave(&mut self, at: u64, page: u32) {
+        // Another thread may have removed the mapping, and another page may be there.
+        let found = self.first_from(at).filter(|&entry| self.pieces[entry].at == at);
+        if let Some(entry) = found
+            && (self.pieces[entry].page, self.pieces[entry].stage) == (page, Stage::Idle)
+        {
+            self.set_stage(entry, Stage::Left);
+        }
+    }
+
+    /// Notes that the idle pieces of a released range are left.
+    pub(crate) fn leave_all(&mut self, range: u32) {
+        while let Some((_, at)) = self.next_stale(range, Stage::Idle).filter(|&(first, _)| first == range) {
+            let entry = self.first_from(at).expect("a piece is listed");
+            self.set_stage(entry, Stage::Left);
+        }
+    }
+
+    /// Sets the stage of a stale piece with a departure.
+    fn set_stage(&mut self, entry: u32, stage: Stage) {
+        let before = self.pieces[entry];
+        self.stale.remove(entry, &before, &self.pieces);
+        self.pieces[entry].stage = stage;
+        self.stale.add(entry, &self.pieces);
+    }
+
+    /// Returns the range and the address of the first piece that is idle or left, as `stage` says,
+    /// starting from the range with number `range`.
+    pub(crate) fn next_stale(&self, range: u32, stage: Stage) -> Option<(u32, u64)> {
         let bound = Key { major: u64::from(range), minor: 0 };
-        let entry = self.stale.nodes.at_least(self.stale.removable, bound, by_stale_key(&self.pieces))?;
+        let entry = self.stale.nodes.at_least(self.stale.root(stage), bound, by_stale_key(&self.pieces))?;
         Some((self.pieces[entry].range, self.pieces[entry].at))
     }
 
@@ -405,7 +488,7 @@ impl<S: Storage> RangeTable<S> {
         let piece = &mut self.pieces[entry];
         change(piece);
         if !piece.is_stale() {
-            piece.is_removable = false;
+            piece.stage = Stage::Waiting;
         }
         let end = piece.end();
         if before.stale_key() != piece.stale_key() {
@@ -426,6 +509,52 @@ impl<S: Storage> RangeTable<S> {
             begin = piece.end();
         }
         (begin < part.end).then_some((begin, part.end))
+    }
+
+    /// Returns the addresses after `part` in which pages may be mapped ahead, if the part is short
+    /// and follows committed memory. Each growth in a row doubles the pages of the next one.
+    pub(crate) fn ahead_of(&self, part: Part) -> Option<Ahead> {
+        let growths = (self.growths_before(part)? + 1).min(MOST_AHEAD.ilog2() as u8);
+        let begin = part.end;
+        let free = (1 << growths) * self.step;
+        let bytes = self.ranges[part.range].base + self.ranges[part.range].bytes - begin;
+        let tail = Part { begin, end: begin + bytes.min(free - free.min(part.end - part.begin)), ..part };
+        let (at, end) = self.gap(tail, begin)?;
+        (at == begin).then_some(Ahead { tail: Part { end, ..tail }, growths })
+    }
+
+    /// Returns how often the committed memory that ends where `part` begins has grown in a row.
+    fn growths_before(&self, part: Part) -> Option<u8> {
+        let before = Part { begin: part.begin.checked_sub(self.step)?, end: part.begin, ..part };
+        let piece = self.piece(before, before.begin)?;
+        let last = piece.bits(before.begin, before.end, self.step);
+        let is_short = part.end - part.begin <= MOST_AHEAD * self.step;
+        (is_short && piece.range == part.range && piece.mask & last != 0).then_some(piece.growths)
+    }
+
+    /// Notes the end of a part that has grown, if there are no pages ahead of it.
+    pub(crate) fn note_front(&mut self, part: Part) {
+        let end = Part { begin: part.end, ..part };
+        if self.growths_before(part).is_some() && self.ahead_of(end).is_some() {
+            self.fronts[self.noted % FRONTS] = part.end;
+            self.noted += 1;
+        }
+    }
+
+    /// Returns whether a front is noted.
+    pub(crate) fn has_fronts(&self) -> bool {
+        self.fronts.iter().any(|&at| at != 0)
+    }
+
+    /// Takes a front.
+    pub(crate) fn take_front(&mut self) -> Option<u64> {
+        self.fronts.iter_mut().find(|at| **at != 0).map(core::mem::take)
+    }
+
+    /// Returns the range with a piece that ends at `at`.
+    pub(crate) fn range_before(&self, at: u64) -> Option<u32> {
+        let before = self.by_address.below(self.root, Key { major: 0, minor: at }, by_address(&self.pieces))?;
+        (self.pieces[before].end() == at).then_some(self.pieces[before].range)
     }
 
     /// Notes the use of a range on `stream`. Returns false if the table is full.
@@ -496,7 +625,7 @@ impl<S: Storage> RangeTable<S> {
             if piece.at < range.base || piece.end() > range.base + range.bytes {
                 return Err("a piece lies outside of its range");
             }
-            let listed = if piece.is_removable { self.stale.removable } else { self.stale.waiting };
+            let listed = self.stale.root(piece.stage);
             let found =
                 piece.stale_key().and_then(|key| self.stale.nodes.at_least(listed, key, by_stale_key(&self.pieces)));
             if piece.is_stale() && found != Some(entry) {

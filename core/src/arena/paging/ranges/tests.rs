@@ -9,6 +9,7 @@ use crate::tables::{Fixed, Growable, Storage};
 use crate::tests::own::parse;
 use crate::units::{DeviceIndex, MAX_REQUEST, MIB, RangeId, StreamId};
 
+mod ahead;
 mod faults;
 mod long_pages;
 mod pieces;

@@ -153,7 +153,7 @@ fn the_rest_of_a_page_stays_once_the_work_before_a_part_is_complete() {
     range.decommit(0, 4 * PAGE, ONE).unwrap();
     range.decommit(8 * PAGE, 8 * PAGE, ONE).unwrap();
     device(&allocator).complete(ONE);
-    allocator.pages(DEVICE).unwrap().maintain(1_000_000).unwrap();
+    allocator.process_events(DEVICE).unwrap();
     allocator.check_invariants().unwrap();
     for (begin, pages, is_there) in [(4, 4, true), (8, 8, false), (16, 16, true)] {
         let at = range.base().offset(begin * PAGE);
