@@ -4,7 +4,6 @@ use crate::capture_marks::CaptureMarks;
 use crate::clock;
 use crate::context::Context;
 use crate::context_wait::{begin_bytes, end_bytes, keep_bytes};
-use crate::device_groups;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
@@ -66,7 +65,7 @@ pub struct CudaDevice {
     /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
     /// The device's place on the bus, once asked for. `None` iff the driver does not say.
-    place: OnceLock<Option<String>>,
+    pub(crate) place: OnceLock<Option<String>>,
     /// Whether the device has no memory besides that of the host.
     pub(crate) shares_host_memory: bool,
     /// Whether the device retains the primary context, and `close` must release it.
@@ -465,7 +464,7 @@ impl Segments for CudaDevice {
         })?;
         let (free, total) = (free as u64, total as u64);
         let free = if self.shares_host_memory { host_memory::free_if_shared(free, total) } else { free };
-        Ok(MemoryInfo { free, total })
+        Ok(self.group_memory().within(MemoryInfo { free, total }))
     }
 
     fn shares_host_memory(&self) -> bool {
@@ -480,8 +479,7 @@ impl Segments for CudaDevice {
     }
 
     fn owed(&self) -> u64 {
-        let place = self.place.get_or_init(|| self.place_on_bus());
-        let to_groups = place.as_deref().map_or(0, device_groups::owed);
+        let to_groups = self.group_memory().owed;
         if self.shares_host_memory { to_groups.max(host_memory::owed_if_shared()) } else { to_groups }
     }
 

@@ -87,6 +87,7 @@ mod tests;
 
 pub use contents_file::is_no_room;
 pub use device::{CudaDevice, DeviceOptions};
+pub use device_groups::GroupMemory;
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
 pub use exit::BackgroundWork;

@@ -5,19 +5,25 @@
 //! process. Both are slow, so only reports and `cachalot run` query them.
 
 use crate::device::CudaDevice;
+use crate::device_groups::{GroupLimits, GroupMemory};
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuMemPoolAttribute, CuMemoryPool};
 use crate::host_memory;
 use cachalot_core::DeviceResult;
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// The number of bytes in a bus id: `domain:bus:device.function` and the NUL.
 pub const BUS_ID_BYTES: usize = 32;
 /// The greatest number of processes that are listed for one device.
 const PROCESSES: usize = 256;
+/// The first version of the driver that limits the memory of control groups.
+const FIRST_WITH_LIMITS: u32 = 13_040;
 /// The value of NVML for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
 const NOT_AVAILABLE: u64 = u64::MAX;
 
@@ -74,6 +80,13 @@ pub fn used_memory(bus_id: &CStr) -> Option<u64> {
     management()?.used(bus_id)
 }
 
+/// Returns the limits of a control group, by its folder, on the device at a place on the bus, as the
+/// driver's management library reports them. Returns `None` if there are none, or the library is too
+/// old for them.
+pub(crate) fn limits_of_group(bus_id: &str, folder: &Path) -> Option<GroupLimits> {
+    management()?.limits(&CString::new(bus_id).ok()?, &CString::new(folder.as_os_str().as_bytes()).ok()?)
+}
+
 /// Returns the id by which the driver knows this process, which is the one outside of all
 /// containers. Returns `None` if the process cannot know it.
 fn id_for_driver() -> Option<u32> {
@@ -128,6 +141,13 @@ impl CudaDevice {
             unsafe { self.driver().mem_pool_get_attribute(pool, CuMemPoolAttribute::RESERVED_MEM_CURRENT, value) };
         self.succeeded(code)?;
         Some(bytes)
+    }
+
+    /// Returns what the control groups of this process leave it of the device.
+    pub(crate) fn group_memory(&self) -> GroupMemory {
+        let place = self.place.get_or_init(|| self.place_on_bus()).as_deref();
+        let asks_management = self.driver().version() >= FIRST_WITH_LIMITS;
+        place.map_or(GroupMemory::UNBOUNDED, |place| GroupMemory::of(place, asks_management))
     }
 
     /// Lists the processes that compute on the device. The context is entered.
@@ -195,7 +215,24 @@ struct Management {
     running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
     /// `nvmlDeviceGetMemoryInfo`, which a library may not have.
     memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
+    /// `nvmlDeviceGetMemoryLimits_v1`, which a library may not have.
+    get_limits: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlLimits) -> c_uint>,
 }
+
+/// The limits of a control group on a device, in bytes: `nvmlGetMemoryLimits_v1_t`.
+#[repr(C)]
+struct NvmlLimits {
+    /// The group's folder.
+    namespace: *const c_char,
+    /// The protected share. 0: none.
+    soft: u64,
+    /// The most to use, or [`NO_LIMIT`].
+    hard: u64,
+    used: u64,
+}
+
+/// `NVML_DEVICE_MEMORY_LIMIT_MAX`.
+const NO_LIMIT: u64 = u64::MAX;
 
 /// The memory of a device, in bytes: `nvmlMemory_t`.
 #[derive(Clone, Copy, Default)]
@@ -228,11 +265,18 @@ impl Management {
         let running = unsafe { library.get(c"nvmlDeviceGetComputeRunningProcesses_v3") }.ok()?;
         // SAFETY: the name has this signature in `nvml.h`.
         let memory = unsafe { library.get(c"nvmlDeviceGetMemoryInfo") }.ok();
+        // SAFETY: the versioned name has this signature in `nvml.h`.
+        let get_limits = unsafe { library.get(c"nvmlDeviceGetMemoryLimits_v1") }.ok();
         // SAFETY: takes no arguments; may be called more than once.
         if unsafe { start() } != 0 {
             return None;
         }
-        Some(Self { by_bus_id: *by_bus_id, running: *running, memory: memory.map(|memory| *memory) })
+        Some(Self {
+            by_bus_id: *by_bus_id,
+            running: *running,
+            memory: memory.map(|function| *function),
+            get_limits: get_limits.map(|function| *function),
+        })
     }
 
     /// Returns the device with the given bus id.
@@ -250,6 +294,18 @@ impl Management {
         // SAFETY: `memory` outlives the call, which writes one structure to it.
         let code = unsafe { (self.memory?)(device, &raw mut memory) };
         (code == 0).then_some(memory.used)
+    }
+
+    /// Returns the limits of the control group with the given folder.
+    fn limits(&self, bus_id: &CStr, folder: &CStr) -> Option<GroupLimits> {
+        let mut found = NvmlLimits { namespace: folder.as_ptr(), soft: 0, hard: NO_LIMIT, used: 0 };
+        let (ask, device) = (self.get_limits?, self.device(bus_id)?);
+        // SAFETY: the folder's text and `found` outlive the call, which reads the text and writes
+        // the numbers.
+        let code = unsafe { ask(device, &raw mut found) };
+        let NvmlLimits { soft, hard, used, .. } = found;
+        let set = |bytes: u64, none: u64| (bytes != none).then_some(bytes);
+        (code == 0).then_some(GroupLimits { used, share: set(soft, 0), most: set(hard, NO_LIMIT) })
     }
 
     /// Lists the processes that compute on the device with the given bus id.
@@ -314,10 +370,37 @@ mod tests {
         0
     }
 
+    /// The folder of the group with limits.
+    const GROUP: &CStr = c"/sys/fs/cgroup/pod";
+
+    unsafe extern "C" fn get_limits(device: NvmlDevice, limits: *mut NvmlLimits) -> c_uint {
+        assert_eq!(device.addr(), DEVICE);
+        // SAFETY: the code under test passes a pointer to a live structure.
+        let NvmlLimits { namespace, .. } = unsafe { limits.read() };
+        // SAFETY: the code under test passes a text.
+        if unsafe { CStr::from_ptr(namespace) } != GROUP {
+            return 6;
+        }
+        answer(limits, NvmlLimits { namespace, soft: 0, hard: 100, used: 30 });
+        0
+    }
+
+    #[test]
+    fn limits_of_groups_are_asked_for_where_the_library_has_them() {
+        let bus_id = |text: &'static [u8]| CStr::from_bytes_with_nul(text).expect("a text");
+        let functions = |get_limits| Management { by_bus_id, running, memory: None, get_limits };
+        let library = functions(Some(get_limits as _));
+        let found = GroupLimits { used: 30, share: None, most: Some(100) };
+        assert_eq!(library.limits(bus_id(FULL), GROUP), Some(found));
+        assert_eq!(library.limits(bus_id(FULL), c"/elsewhere"), None);
+        assert_eq!(library.limits(bus_id(OTHER), GROUP), None);
+        assert_eq!(functions(None).limits(bus_id(FULL), GROUP), None);
+    }
+
     #[test]
     fn the_processes_of_a_device_are_listed_with_the_sizes_that_are_known() {
         let bus_id = |text: &'static [u8]| CStr::from_bytes_with_nul(text).expect("a text");
-        let library = Management { by_bus_id, running, memory: Some(memory) };
+        let library = Management { by_bus_id, running, memory: Some(memory), get_limits: None };
         assert_eq!((library.used(bus_id(FULL)), library.used(bus_id(OTHER))), (Some(5), None));
         let processes = library.processes(bus_id(FULL)).expect("listed");
         let listed: Vec<_> = processes.iter().map(|process| (process.process, process.bytes)).collect();
@@ -329,7 +412,7 @@ mod tests {
             vec![ProcessMemory { process: own + 1, bytes: Some(1) }, ProcessMemory { process: own, bytes: None }];
         assert_eq!(MemoryUsers { processes: others, pool_reserved: None }.of(own), None);
         assert_eq!(library.processes(bus_id(OTHER)), None);
-        let library = Management { by_bus_id, running: refuse, memory: None };
+        let library = Management { by_bus_id, running: refuse, memory: None, get_limits: None };
         assert_eq!((library.processes(bus_id(FULL)), library.used(bus_id(FULL))), (None, None));
     }
 
