@@ -13,9 +13,11 @@ impl Code {
     pub(crate) const UNINITIALIZED: Self = Self(1);
     pub(crate) const INVALID_ARGUMENT: Self = Self(2);
     pub(crate) const NOT_SUPPORTED: Self = Self(3);
+    pub(crate) const NO_PERMISSION: Self = Self(4);
     pub(crate) const NOT_FOUND: Self = Self(6);
     pub(crate) const INSUFFICIENT_SIZE: Self = Self(7);
     pub(crate) const TIMEOUT: Self = Self(10);
+    pub(crate) const OPERATING_SYSTEM: Self = Self(17);
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub(crate) const UNKNOWN: Self = Self(999);
 

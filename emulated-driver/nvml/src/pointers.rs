@@ -68,6 +68,7 @@ impl<T: Copy> Out<T> {
 
 /// A text from the caller.
 #[repr(transparent)]
+#[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {

@@ -1,6 +1,7 @@
 //! The structures of NVML's header.
 
 use crate::handle::Handle;
+use crate::pointers::Text;
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -19,6 +20,27 @@ pub(crate) struct Memory2 {
     pub(crate) total: u64,
     pub(crate) reserved: u64,
     pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+/// `nvmlSetMemoryLimits_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SetLimits {
+    /// The folder of the control group.
+    pub(crate) namespace: Text,
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
+}
+
+/// `nvmlGetMemoryLimits_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct GetLimits {
+    /// The folder of the control group.
+    pub(crate) namespace: Text,
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
     pub(crate) used: u64,
 }
 
@@ -158,4 +180,5 @@ pub(crate) const fn version_of<T>(version: u32) -> u32 {
 
 const _: () = assert!(size_of::<Memory2>() == 40 && size_of::<ProcessInfo2>() == 24 && size_of::<Pci3>() == 68);
 const _: () = assert!(size_of::<Pci2>() == 52 && size_of::<Field>() == 40 && size_of::<Event2>() == 32);
+const _: () = assert!(size_of::<SetLimits>() == 24 && size_of::<GetLimits>() == 32);
 const _: () = assert!(size_of::<InstanceAttributes>() == 40 && size_of::<ProcessSample>() == 32);

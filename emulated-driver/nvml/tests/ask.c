@@ -11,6 +11,8 @@
 typedef void *Device;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { const char *group; unsigned long long soft, hard; } SetLimits;
+typedef struct { const char *group; unsigned long long soft, hard, used; } GetLimits;
 typedef struct { unsigned gpu, memory; } Rates;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { Device device; unsigned long long kind, data; unsigned gpu_instance, compute_instance; } Event;
@@ -32,6 +34,8 @@ int nvmlDeviceGetUUID(Device, char *, unsigned);
 int nvmlDeviceGetPciInfo_v3(Device, Pci *);
 int nvmlDeviceGetMemoryInfo(Device, Memory *);
 int nvmlDeviceGetMemoryInfo_v2(Device, Memory2 *);
+int nvmlDeviceSetMemoryLimits_v1(Device, SetLimits *);
+int nvmlDeviceGetMemoryLimits_v1(Device, GetLimits *);
 int nvmlDeviceGetUtilizationRates(Device, Rates *);
 int nvmlDeviceGetTemperature(Device, unsigned, unsigned *);
 int nvmlDeviceGetPowerUsage(Device, unsigned *);
@@ -62,7 +66,7 @@ int cuMemAlloc_v2(uint64_t *, size_t);
 int cuMemFree_v2(uint64_t);
 int cuDeviceGetPCIBusId(char *, int, int);
 
-enum { UNINITIALIZED = 1, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE, TIMEOUT = 10, GPU_IS_LOST = 15, VERSION_MISMATCH = 25, UNKNOWN = 999 };
+enum { UNINITIALIZED = 1, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE, TIMEOUT = 10, GPU_IS_LOST = 15, OPERATING_SYSTEM = 17, VERSION_MISMATCH = 25, UNKNOWN = 999 };
 
 /* Ends the program unless two numbers are equal. */
 #define SAME(seen, wanted)                                                                        \
@@ -319,6 +323,39 @@ static void changed(const char *file) {
   SAME(number, 3);
 }
 
+/* Limits of the group in the folder that GROUP names, on a device of 1000 bytes. */
+static void limits(void) {
+  char path[4096], inner[5000];
+  snprintf(path, sizeof path, "%s", getenv("GROUP"));
+  snprintf(inner, sizeof inner, "%s/inner", path);
+  SAME(nvmlInit_v2(), 0);
+  GetLimits found = {.group = path};
+  SAME(nvmlDeviceGetMemoryLimits_v1(device(0), NULL), INVALID_ARGUMENT);
+  SAME(nvmlDeviceGetMemoryLimits_v1(device(0), &found), 0);
+  SAME(found.soft, 0);
+  SAME(found.hard, -1);
+  SAME(found.used, 7);
+  SetLimits wanted = {.group = path, .soft = 600, .hard = 800};
+  SAME(nvmlDeviceSetMemoryLimits_v1(device(0), &wanted), 0);
+  /* A group without files of its own has the limits around it. */
+  found.group = inner;
+  SAME(nvmlDeviceGetMemoryLimits_v1(device(0), &found), 0);
+  SAME(found.soft, 600);
+  SAME(found.hard, 800);
+  wanted.group = inner;
+  SAME(nvmlDeviceSetMemoryLimits_v1(device(0), &wanted), NOT_FOUND);
+  wanted = (SetLimits){.group = path, .soft = 801, .hard = 800};
+  SAME(nvmlDeviceSetMemoryLimits_v1(device(0), &wanted), INVALID_ARGUMENT);
+  wanted = (SetLimits){.group = path, .soft = 0, .hard = 1001};
+  SAME(nvmlDeviceSetMemoryLimits_v1(device(0), &wanted), INVALID_ARGUMENT);
+  wanted.group = found.group = "/nowhere";
+  wanted.hard = 1000;
+  SAME(nvmlDeviceSetMemoryLimits_v1(device(0), &wanted), OPERATING_SYSTEM);
+  SAME(nvmlDeviceGetMemoryLimits_v1(device(0), &found), OPERATING_SYSTEM);
+  found.group = "/";
+  SAME(nvmlDeviceGetMemoryLimits_v1(device(0), &found), NOT_FOUND);
+}
+
 int main(int count, char **arguments) {
   const char *name = count > 1 ? arguments[1] : "";
   const char *file = getenv("CACHALOT_EMU_NVML");
@@ -327,6 +364,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "described") == 0) described();
   if (strcmp(name, "mig") == 0) mig();
   if (strcmp(name, "errors") == 0) errors();
+  if (strcmp(name, "limits") == 0) limits();
   if (strcmp(name, "events") == 0) events(file);
   if (strcmp(name, "changed") == 0) changed(file);
   if (strcmp(name, "init") == 0) return nvmlInit_v2() == UNKNOWN ? 0 : 1;

@@ -71,6 +71,21 @@ fn a_device_is_divided_into_instances() {
 }
 
 #[test]
+fn limits_of_a_control_group_are_lines_of_its_files() {
+    let group = tempfile::tempdir().expect("a folder");
+    let write = |file: &str, text: &str| fs::write(group.path().join(file), text).expect("written");
+    fs::create_dir(group.path().join("inner")).expect("a folder");
+    write("dmem.current", "nvidia/0000:01:00.0/vidmem 7\nnvidia/0000:02:00.0/vidmem 99\n");
+    write("dmem.min", "nvidia/0000:01:00.0/vidmem 0\n");
+    write("dmem.max", "nvidia/0000:01:00.0/vidmem max\nnvidia/0000:02:00.0/vidmem 500\n");
+    let device = r#"{"devices":[{"bus_id":"0000:01:00.0","memory":1000}]}"#;
+    assert_eq!(ask("limits", Some(device), &[("GROUP", group.path().to_str().expect("a path"))]), "");
+    let read = |file: &str| fs::read_to_string(group.path().join(file)).expect("a file");
+    assert_eq!(read("dmem.max"), "nvidia/0000:02:00.0/vidmem 500\nnvidia/0000:01:00.0/vidmem 800\n");
+    assert_eq!(read("dmem.min"), "nvidia/0000:01:00.0/vidmem 600\n");
+}
+
+#[test]
 fn functions_fail_on_demand() {
     let rules = r#"{"errors":[{"function":"nvmlDeviceGetPowerUsage","code":"UNKNOWN","nth":2,"count":1},
         {"function":"*","device":1,"code":"GPU_IS_LOST"},{"function":"nvmlDeviceGetMemoryInfo","code":3}]}"#;
