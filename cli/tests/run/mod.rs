@@ -6,6 +6,7 @@ mod limits;
 mod loading;
 mod names;
 mod one_memory;
+mod pressure;
 mod refusals;
 mod served;
 mod sleeping;

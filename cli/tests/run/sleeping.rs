@@ -9,17 +9,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The pages of the program's blocks, in bytes: 30 MiB, in pages of 20 MiB.
-const HELD: u64 = 40 << 20;
+pub(super) const HELD: u64 = 40 << 20;
 
 /// A place for a test: a driver, a program, and a folder of shared files.
-struct Place {
-    folder: PathBuf,
+pub(super) struct Place {
+    pub(super) folder: PathBuf,
     driver: PathBuf,
     program: PathBuf,
 }
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self::with(name, "turns.c")
     }
 
@@ -37,32 +37,32 @@ impl Place {
     }
 
     /// Returns the command of a program that sleeps.
-    fn program(&self, options: &[&str], arguments: &[&str]) -> Command {
+    pub(super) fn program(&self, options: &[&str], arguments: &[&str]) -> Command {
         let mut command = run(&self.folder, &self.driver);
         command.args(options).arg("--").arg(&self.program).args(arguments).env("CACHALOT_RUN_FOLDER", self.shared());
         command
     }
 
     /// Asks by a command of `cachalot`, and returns the only process of the answer, or nothing.
-    fn ask(&self, arguments: &[&str]) -> Option<serde_json::Value> {
+    pub(super) fn ask(&self, arguments: &[&str]) -> Option<serde_json::Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
         let finished = finish(command.args(arguments).arg("--json").env("CACHALOT_RUN_FOLDER", self.shared()));
         finished.json().first()?["processes"].as_array()?.first().cloned()
     }
 }
 
-fn start(mut command: Command) -> Child {
+pub(super) fn start(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).spawn().expect("the command runs")
 }
 
 /// Checks that a program has found all its bytes in all rounds.
-fn check(child: Child, rounds: u32) {
+pub(super) fn check(child: Child, rounds: u32) {
     let output = child.wait_with_output().expect("a program");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{rounds} rounds\n"));
 }
 
 /// Returns what a process tells once `done` returns true of it.
-fn once(place: &Place, done: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+pub(super) fn once(place: &Place, done: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let begin = Instant::now();
     loop {
         if let Some(status) = place.ask(&["status"]).filter(&done) {

@@ -19,7 +19,7 @@ mod refusals;
 
 pub use holdings::{Holding, Holdings};
 
-use crate::group::{Budget, Group, SleepNews, Turn, Uuid};
+use crate::group::{Budget, Group, SleepNews, Turn, Uuid, YieldCause};
 use crate::ledger::file::write_at_exit;
 use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::{GroupOptions, Options};
@@ -27,7 +27,7 @@ use crate::real::Real;
 use crate::shared::bytes::show;
 use cachalot_core::config::Reserve;
 use cachalot_cuda::driver::types::{CuDevice, CuDeviceAttribute, CuUuid};
-use cachalot_cuda::{BUS_ID_BYTES, CuResult, free_if_shared, log};
+use cachalot_cuda::{BUS_ID_BYTES, CuResult, GroupMemory, free_if_shared, log};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use host::HostCharge;
@@ -86,6 +86,11 @@ pub struct DeviceCharge {
     moves: Moves,
     /// Whether the driver's figures are noted with each booking.
     notes_figures: bool,
+    /// Bytes that the control groups of the process want back, as of the last look.
+    wanted: AtomicU64,
+    /// Those of the wanted bytes that were wanted at the look before, too: what was given since is
+    /// not enough.
+    pressed: AtomicU64,
 }
 
 /// The way to join a group, again if necessary.
@@ -218,6 +223,8 @@ impl DeviceCharge {
             measured: AtomicU64::new(0),
             moves: Moves::default(),
             notes_figures,
+            wanted: AtomicU64::new(0),
+            pressed: AtomicU64::new(0),
         };
         charge.join();
         charge
@@ -365,9 +372,37 @@ impl DeviceCharge {
         self.group.get().map_or(0, Group::owed)
     }
 
-    /// See [`Group::yields`].
+    /// Returns what the control groups of the process leave it of the device. Calls no driver.
+    pub fn groups(&self) -> GroupMemory {
+        let place = self.bus_id.as_deref().and_then(|place| place.to_str().ok());
+        // Who counts all has the management library loaded.
+        place.map_or(GroupMemory::UNBOUNDED, |place| GroupMemory::of(place, self.counts_all()))
+    }
+
+    /// Looks at the control groups of the process, and returns the bytes that they want back.
+    pub fn look_at_groups(&self) -> u64 {
+        let wanted = self.groups().owed;
+        let before = self.wanted.swap(wanted, Ordering::Relaxed);
+        self.pressed.store(wanted.min(before), Ordering::Relaxed);
+        wanted
+    }
+
+    /// Tells the group about the sleep of the process, and returns whether the process has to be
+    /// parked now, for a member that waits or for the control groups of the process.
     pub fn yields(&self, news: SleepNews) -> bool {
-        self.group.get().is_some_and(|group| group.yields(news))
+        let news = SleepNews { pressed: self.pressed.load(Ordering::Relaxed), ..news };
+        match self.group.get().and_then(|group| group.yields(news)) {
+            None => false,
+            Some(YieldCause::Member) => true,
+            Some(YieldCause::ControlGroup) => {
+                // The member that was due before this one may just have given enough.
+                let wanted = self.groups().owed;
+                if wanted > 0 {
+                    log::info(format_args!("parked, idle for longest: its control group wants {} back", show(wanted)));
+                }
+                wanted > 0
+            }
+        }
     }
 
     /// See [`Group::turn`].

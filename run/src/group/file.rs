@@ -4,7 +4,7 @@ use super::failure::{GroupError, Holder, Reason, Refusal};
 use super::layout::{Limits, OWNERS, OwnerEntry, State, Terms};
 use super::table::MappedTable;
 use super::turns::{self, Contender, Turn};
-use super::{Budget, SleepNews, Uuid, subtract};
+use super::{Budget, SleepNews, Uuid, YieldCause, subtract};
 use crate::options::{GroupOptions, name_of_process};
 use crate::shared::folder;
 use crate::shared::process::{self, Identity};
@@ -243,7 +243,7 @@ impl Membership {
 
 impl Membership {
     /// See [`Group::yields`](super::Group::yields).
-    pub(super) fn yields(&self, news: SleepNews) -> bool {
+    pub(super) fn yields(&self, news: SleepNews) -> Option<YieldCause> {
         let now = monotonic_ms();
         let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
         let entry = self.own_entry();
@@ -252,16 +252,22 @@ impl Membership {
         let is_busy = milliseconds(news.idle) < turns::IDLE;
         mine.idle_since.store(if is_busy { 0 } else { before(news.idle) }, Ordering::Relaxed);
         mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
-        let Some(limit) = entry.state().limit().filter(|_| !self.is_forked()) else { return false };
-        // The usual case is that nobody waits.
+        mine.pressed.store(news.pressed, Ordering::Relaxed);
+        let limit = entry.state().limit();
+        // The usual case is that nobody waits, and nobody wants memory back.
         let is_waiting = |at: usize| entry.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
-        if !entry.state().owned().any(is_waiting) {
-            return false;
+        let has_cause = news.pressed != 0 || limit.is_some() && entry.state().owned().any(is_waiting);
+        if !has_cause || self.is_forked() {
+            return None;
         }
         drop(entry);
         self.look_for_the_dead();
         let (members, me) = self.own_entry().contenders();
-        turns::due(limit, &members, now) == Some(me)
+        if limit.is_some_and(|limit| turns::due(limit, &members, now) == Some(me)) {
+            Some(YieldCause::Member)
+        } else {
+            (turns::due_outside(&members, now) == Some(me)).then_some(YieldCause::ControlGroup)
+        }
     }
 
     /// See [`Group::turn`](super::Group::turn).

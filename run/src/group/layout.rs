@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
 /// The form of the file: since 4, the lock is held by a number, and each entry names the namespace
-/// of its process id.
-pub(super) const FORM: u64 = 4;
+/// of its process id; since 5, an entry has `pressed`.
+pub(super) const FORM: u64 = 5;
 
 /// Greatest number of owners in a group.
 pub(super) const OWNERS: usize = 512;
@@ -85,6 +85,7 @@ pub(super) struct OwnerEntry {
     pub(super) awake_since: AtomicU64,
     pub(super) idle_since: AtomicU64,
     pub(super) awake_at_least: AtomicU64,
+    pub(super) pressed: AtomicU64,
 }
 
 /// The bounds of an owner, as named at the join.
@@ -134,6 +135,7 @@ impl OwnerEntry {
             awake_since: self.awake_since.load(Ordering::Relaxed),
             idle_since: self.idle_since.load(Ordering::Relaxed),
             awake_at_least: self.awake_at_least.load(Ordering::Relaxed),
+            pressed: self.pressed.load(Ordering::Relaxed),
         }
     }
 
@@ -158,6 +160,7 @@ impl OwnerEntry {
             (&self.awake_since, 0),
             (&self.idle_since, 0),
             (&self.awake_at_least, 0),
+            (&self.pressed, 0),
         ];
         words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         for (word, part) in self.program.iter().zip(form::pack::<4>(program)) {

@@ -175,15 +175,27 @@ pub struct SleepNews {
     pub idle: Duration,
     /// For how long the memory stays awake at least, unless nobody waits.
     pub awake_at_least: Duration,
+    /// Bytes that the control groups around the process want back, although it has no cache to
+    /// give.
+    pub pressed: u64,
+}
+
+/// Why a member is to be parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum YieldCause {
+    /// Another member waits for memory.
+    Member,
+    /// The control groups around the process want memory back.
+    ControlGroup,
 }
 
 impl Group {
-    /// Tells the other members about the sleep of the process, and returns whether the process has
-    /// to be parked now for a member that waits. Called again and again by members that yield.
-    pub fn yields(&self, news: SleepNews) -> bool {
+    /// Tells the other members about the sleep of the process, and returns why the process has to
+    /// be parked now. `None`: it may stay awake. Called again and again by members that yield.
+    pub fn yields(&self, news: SleepNews) -> Option<YieldCause> {
         match &self.0 {
             Standing::Member(member) => member.yields(news),
-            Standing::Alone { .. } => false,
+            Standing::Alone { .. } => None,
         }
     }
 

@@ -1,8 +1,9 @@
 //! A process alone, and several members of a group within a process.
 
 use super::layout::{State, Terms};
+use super::layout::{State, Terms};
 use super::set::set_limit;
-use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, watch};
+use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, YieldCause, watch};
 use crate::options::GroupOptions;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
@@ -255,13 +256,30 @@ fn one_of_members_that_are_always_busy_yields_to_a_third() {
     let yields = |(member, awake): &(Group, Duration)| {
         // Each look is the member's own latest news, and later than those of the other.
         std::thread::sleep(Duration::from_millis(2));
-        let news = SleepNews { awake: Some(*awake), idle: Duration::ZERO, awake_at_least: Duration::from_millis(300) };
-        member.yields(news)
+        let awake_at_least = Duration::from_millis(300);
+        member.yields(SleepNews { awake: Some(*awake), idle: Duration::ZERO, awake_at_least, pressed: 0 }).is_some()
     };
     assert_eq!([0, 1].map(|at| yields(&members[at])), [false; 2], "nobody waits");
     assert_eq!(third.turn(4), Turn::Waits);
     let answers: Vec<bool> = (0..6).map(|look| yields(&members[look % 2])).collect();
     assert_eq!(answers, [false, true, false, true, false, true], "the one that has been awake for longer");
+}
+
+#[test]
+fn the_longest_idle_member_yields_to_what_the_control_group_wants() {
+    let dir = TempDir::new().unwrap();
+    let members =
+        [30, 20, 40].map(|seconds| (join(&dir, &options("idle"), None).unwrap(), Duration::from_secs(seconds)));
+    members.iter().for_each(|(member, _)| member.reserve(5).unwrap());
+    let tell = |at: usize, awake, pressed| {
+        let (member, idle) = &members[at];
+        member.yields(SleepNews { awake, idle: *idle, awake_at_least: Duration::from_secs(1), pressed })
+    };
+    let awake = Some(Duration::from_secs(90));
+    // The third is in another control group.
+    let all = |pressed| [(0, pressed), (1, pressed), (2, 0)].map(|(at, pressed)| tell(at, awake, pressed));
+    assert_eq!((all(0), all(7)), ([None; 3], [Some(YieldCause::ControlGroup), None, None]));
+    assert_eq!((tell(0, None, 7), tell(1, awake, 7)), (None, Some(YieldCause::ControlGroup)), "the first is parked");
 }
 
 #[test]

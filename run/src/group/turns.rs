@@ -11,6 +11,8 @@
 //!   [`SLICE`] times its shortest time awake.
 //! * A waiting member is served in the order of waiting. So each waits at most for the slices,
 //!   parks and wakes of the members before.
+//! * If the control group around a member wants memory back, the member is due, too: of several,
+//!   the one that has been idle for longest, and never a busy one.
 
 /// A busy member may be awake for so many times its shortest time.
 pub(super) const SLICE: u64 = 4;
@@ -37,6 +39,8 @@ pub(super) struct Contender {
     pub(super) idle_since: u64,
     /// The shortest time awake.
     pub(super) awake_at_least: u64,
+    /// Bytes that the control groups around the member want back, although it has no cache to give.
+    pub(super) pressed: u64,
 }
 
 /// Returns the member that has waited for longest. Of two that started at once, the first in the
@@ -77,6 +81,16 @@ pub(super) fn due(limit: u64, members: &[Contender], now: u64) -> Option<usize> 
     members.iter().enumerate().filter(may).min_by_key(|(_, member)| (is_busy(member), age(member))).map(|(at, _)| at)
 }
 
+/// Returns the member to be parked now because the control groups around it want memory back: they
+/// may have a process ended if they do not get it. A busy member would come back at once.
+pub(super) fn due_outside(members: &[Contender], now: u64) -> Option<usize> {
+    let may = |&(_, member): &(usize, &Contender)| {
+        let is_old = now.saturating_sub(member.awake_since) >= member.awake_at_least;
+        member.pressed != 0 && member.held != 0 && member.awake_since != 0 && is_old && member.idle_since != 0
+    };
+    members.iter().enumerate().filter(may).min_by_key(|(_, member)| member.idle_since).map(|(at, _)| at)
+}
+
 /// The place of a waiting member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
@@ -103,7 +117,7 @@ pub(super) fn turn(limit: u64, members: &[Contender], at: usize) -> Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contender, Turn, due, first_waiting, short, turn};
+    use super::{Contender, Turn, due, due_outside, first_waiting, short, turn};
     use proptest::prelude::*;
 
     const LIMIT: u64 = 100;
@@ -154,6 +168,16 @@ mod tests {
     }
 
     #[test]
+    fn of_members_whose_memory_is_wanted_back_the_longest_idle_is_parked() {
+        let pressed = |held, since, idle_since| Contender { pressed: 5, ..awake(held, since, idle_since) };
+        let members = [pressed(50, 1, 4_000), awake(50, 1, 2_000), pressed(50, 1, 3_000), pressed(50, 1, 0)];
+        assert_eq!(due_outside(&members, 9_000), Some(2), "another group's member, and a busy one, stay");
+        assert_eq!(due(LIMIT, &members, 9_000), None, "nobody waits");
+        assert_eq!(due_outside(&[pressed(50, 8_500, 8_600)], 9_000), None, "not awake for long enough");
+        assert_eq!(due_outside(&[pressed(0, 1, 3_000), pressed(50, 0, 3_000), pressed(50, 1, 0)], 9_000), None);
+    }
+
+    #[test]
     fn a_wait_goes_on_while_another_wakes() {
         let waking =
             |awake_since| Contender { held: 80, needs: 90, waits_since: 5, awake_since, ..Contender::default() };
@@ -172,6 +196,7 @@ mod tests {
                 awake_since,
                 idle_since,
                 awake_at_least,
+                pressed: 0,
             },
         )
     }
@@ -186,10 +211,10 @@ mod tests {
             let members: Vec<_> = words
                 .iter()
                 .map(|&(held, needs, waits_since, awake_since)| Contender {
-                    held, needs, waits_since, awake_since, idle_since: needs, awake_at_least: held,
+                    held, needs, waits_since, awake_since, idle_since: needs, awake_at_least: held, pressed: needs,
                 })
                 .collect();
-            let _ = due(limit, &members, now);
+            let _ = (due(limit, &members, now), due_outside(&members, now));
             (0..members.len()).for_each(|at| _ = turn(limit, &members, at));
         }
 

@@ -117,7 +117,11 @@ impl ServedDevice {
 
     /// Gives cached memory back to the driver, because other members of the group were refused.
     pub(super) fn pay(&self) {
-        let owed = self.charge.owed();
+        self.give(self.charge.owed());
+    }
+
+    /// Gives up to `owed` bytes of cached memory back to the driver.
+    pub(super) fn give(&self, owed: u64) {
         if owed != 0
             && let Some(owner) = self.owner()
         {

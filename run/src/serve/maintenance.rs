@@ -7,11 +7,14 @@ use crate::serve::sleeping::Sleeping;
 use crate::shared::threads::without_signals;
 use cachalot_cuda::{BackgroundWork, log};
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest and the shortest sleep of the thread between two rounds.
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(5);
+
+/// The shortest time between two looks at the control groups: a look opens some twenty files.
+const GROUP_LOOKS: Duration = Duration::from_millis(100);
 
 /// Bytes of the thread's stack. The driver's own calls need some ten KiB.
 const STACK: usize = 1 << 20;
@@ -42,6 +45,7 @@ impl Process {
 /// Does one round after another, as long as the process lives.
 fn maintain(process: &'static Process, mut server: Option<Server>) -> ! {
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
+    let mut looked = Instant::now();
     loop {
         std::thread::sleep(pause);
         // Once the process has started to exit, the driver may be gone.
@@ -50,6 +54,10 @@ fn maintain(process: &'static Process, mut server: Option<Server>) -> ! {
         process.yield_to_group();
         process.give_host_memory_back();
         process.pay();
+        if looked.elapsed() >= GROUP_LOOKS {
+            looked = Instant::now();
+            process.give_to_groups();
+        }
         process.charge.all().iter().for_each(|charge| charge.stay_published());
         // The system deletes a user's files at the last logout.
         if server.as_ref().is_some_and(Server::is_out_of_reach) {

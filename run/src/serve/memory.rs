@@ -7,7 +7,7 @@ use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
 use crate::sleep::AwakeGuard;
-use cachalot_core::{DevicePtr, Error, StreamId};
+use cachalot_core::{DevicePtr, Error, MemoryInfo, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr};
 use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -269,7 +269,7 @@ impl Process {
     }
 
     /// `cuMemGetInfo_v2`. Memory held for later requests counts as free, because a request can
-    /// have the memory. With a limit, the limit is the total.
+    /// have the memory. With a limit, of the options or of a control group, the limit is the total.
     ///
     /// # Safety
     /// `free` and `total` are null or writable.
@@ -283,6 +283,7 @@ impl Process {
             let of_device = |served: &&Arc<Served>| served.ordinal() == device;
             let unused: u64 = self.contexts.all().iter().filter(of_device).map(|served| served.unused()).sum();
             let charge = self.charge.of_device(self.real, device);
+            MemoryInfo { free: could, total: most } = charge.groups().within(MemoryInfo { free: could, total: most });
             if let Some(ledger) = charge.ledger() {
                 ledger.driver(figures.used, figures.total);
             }

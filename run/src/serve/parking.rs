@@ -114,6 +114,7 @@ impl Process {
             awake: awake_for(phase, time),
             idle: sleeping.idle_time(),
             awake_at_least: Duration::from_millis(sleeping.options.awake_ms),
+            pressed: 0,
         };
         // Every device has its group, and each has to learn the news.
         let is_due = self.charge.all().iter().filter(|charge| charge.yields(news)).count() > 0;

@@ -295,6 +295,20 @@ impl Process {
         self.contexts.all().iter().for_each(|served| served.device().pay());
     }
 
+    /// Looks at the control groups of the process, and gives back what they want of the cache.
+    pub(super) fn give_to_groups(&self) {
+        for charge in self.charge.all() {
+            let mut wanted = charge.look_at_groups();
+            for served in self.contexts.all() {
+                if wanted > 0 && Arc::ptr_eq(served.device().charge(), &charge) {
+                    let before = charge.held();
+                    served.device().give(wanted);
+                    wanted = wanted.saturating_sub(before.saturating_sub(charge.held()));
+                }
+            }
+        }
+    }
+
     /// Counts a passed call.
     pub(super) fn pass(&self) {
         self.counters.passed.fetch_add(1, Ordering::Relaxed);
