@@ -87,6 +87,16 @@ pub(crate) fn limits_of_group(bus_id: &str, folder: &Path) -> Option<GroupLimits
     management()?.limits(&CString::new(bus_id).ok()?, &CString::new(folder.as_os_str().as_bytes()).ok()?)
 }
 
+/// Sets the most bytes that a control group, by its folder, may use of each device, through the
+/// driver's management library. A device with fewer bytes gets no limit.
+///
+/// # Errors
+/// The library's first code, or `None` if the library is missing or too old.
+pub fn set_limit_of_group(folder: &Path, bytes: u64) -> Result<(), Option<u32>> {
+    let folder = CString::new(folder.as_os_str().as_bytes()).map_err(|_| None)?;
+    management().and_then(|library| library.setter.as_ref()).ok_or(None)?.set(&folder, bytes).map_err(Some)
+}
+
 /// Returns the id by which the driver knows this process, which is the one outside of all
 /// containers. Returns `None` if the process cannot know it.
 fn id_for_driver() -> Option<u32> {
@@ -217,9 +227,24 @@ struct Management {
     memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
     /// `nvmlDeviceGetMemoryLimits_v1`, which a library may not have.
     get_limits: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlLimits) -> c_uint>,
+    /// What a limit is set with, which a library may not have.
+    setter: Option<LimitSetter>,
 }
 
-/// The limits of a control group on a device, in bytes: `nvmlGetMemoryLimits_v1_t`.
+/// The functions of the management library that a limit is set with. Each returns 0 on success.
+struct LimitSetter {
+    /// `nvmlDeviceGetCount_v2`.
+    count: unsafe extern "C" fn(*mut c_uint) -> c_uint,
+    /// `nvmlDeviceGetHandleByIndex_v2`.
+    by_index: unsafe extern "C" fn(c_uint, *mut NvmlDevice) -> c_uint,
+    /// `nvmlDeviceGetMemoryInfo`.
+    memory: unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint,
+    /// `nvmlDeviceSetMemoryLimits_v1`.
+    set: unsafe extern "C" fn(NvmlDevice, *mut NvmlLimits) -> c_uint,
+}
+
+/// The limits of a control group on a device, in bytes: `nvmlGetMemoryLimits_v1_t`. The structure
+/// for setting them is the same without its end.
 #[repr(C)]
 struct NvmlLimits {
     /// The group's folder.
@@ -267,6 +292,7 @@ impl Management {
         let memory = unsafe { library.get(c"nvmlDeviceGetMemoryInfo") }.ok();
         // SAFETY: the versioned name has this signature in `nvml.h`.
         let get_limits = unsafe { library.get(c"nvmlDeviceGetMemoryLimits_v1") }.ok();
+        let setter = LimitSetter::of(library);
         // SAFETY: takes no arguments; may be called more than once.
         if unsafe { start() } != 0 {
             return None;
@@ -276,6 +302,7 @@ impl Management {
             running: *running,
             memory: memory.map(|function| *function),
             get_limits: get_limits.map(|function| *function),
+            setter,
         })
     }
 
@@ -323,6 +350,43 @@ impl Management {
             bytes: (entry.used_bytes != NOT_AVAILABLE).then_some(entry.used_bytes),
         };
         Some(found.iter().take(count as usize).map(memory_of).collect())
+    }
+}
+
+impl LimitSetter {
+    /// Finds the functions in a library.
+    fn of(library: &'static Library) -> Option<Self> {
+        // SAFETY: the versioned name has this signature in `nvml.h`.
+        let count = unsafe { library.get(c"nvmlDeviceGetCount_v2") }.ok()?;
+        // SAFETY: the versioned name has this signature in `nvml.h`.
+        let by_index = unsafe { library.get(c"nvmlDeviceGetHandleByIndex_v2") }.ok()?;
+        // SAFETY: the name has this signature in `nvml.h`.
+        let memory = unsafe { library.get(c"nvmlDeviceGetMemoryInfo") }.ok()?;
+        // SAFETY: the versioned name has this signature in `nvml.h`, for the start of the
+        // structure.
+        let set = unsafe { library.get(c"nvmlDeviceSetMemoryLimits_v1") }.ok()?;
+        Some(Self { count: *count, by_index: *by_index, memory: *memory, set: *set })
+    }
+
+    /// Sets the limit of the control group with the given folder on each device.
+    fn set(&self, folder: &CStr, bytes: u64) -> Result<(), u32> {
+        let done = |code: c_uint| if code == 0 { Ok(()) } else { Err(code) };
+        let mut count = 0;
+        // SAFETY: `count` outlives the call, which writes one integer to it.
+        done(unsafe { (self.count)(&raw mut count) })?;
+        for index in 0..count {
+            let (mut device, mut memory): (NvmlDevice, _) = (core::ptr::null_mut(), NvmlMemory::default());
+            // SAFETY: `device` outlives the call, which writes one handle to it.
+            done(unsafe { (self.by_index)(index, &raw mut device) })?;
+            // SAFETY: `memory` outlives the call, which writes one structure to it.
+            done(unsafe { (self.memory)(device, &raw mut memory) })?;
+            let hard = if bytes < memory.total { bytes } else { NO_LIMIT };
+            let mut limits = NvmlLimits { namespace: folder.as_ptr(), soft: 0, hard, used: 0 };
+            // SAFETY: the folder's text and `limits` outlive the call, which reads the text and the
+            // first three members.
+            done(unsafe { (self.set)(device, &raw mut limits) })?;
+        }
+        Ok(())
     }
 }
 
@@ -385,10 +449,35 @@ mod tests {
         0
     }
 
+    unsafe extern "C" fn set_limits(device: NvmlDevice, limits: *mut NvmlLimits) -> c_uint {
+        assert_eq!(device.addr(), DEVICE);
+        // SAFETY: the code under test passes a pointer to a live structure.
+        let NvmlLimits { soft, hard, .. } = unsafe { limits.read() };
+        // Only root may.
+        if (soft, hard) == (0, 7) { 4 } else { u32::from((soft, hard) != (0, NO_LIMIT)) }
+    }
+
+    unsafe extern "C" fn count(to: *mut c_uint) -> c_uint {
+        answer(to, 2);
+        0
+    }
+
+    unsafe extern "C" fn by_index(_: c_uint, device: *mut NvmlDevice) -> c_uint {
+        answer(device, core::ptr::without_provenance_mut(DEVICE));
+        0
+    }
+
+    #[test]
+    fn a_limit_is_set_on_each_device_that_has_more_memory() {
+        let setter = LimitSetter { count, by_index, memory, set: set_limits };
+        // The device has 9 bytes.
+        assert_eq!([7, 8, 9, 10].map(|bytes| setter.set(GROUP, bytes)), [Err(4), Err(1), Ok(()), Ok(())]);
+    }
+
     #[test]
     fn limits_of_groups_are_asked_for_where_the_library_has_them() {
         let bus_id = |text: &'static [u8]| CStr::from_bytes_with_nul(text).expect("a text");
-        let functions = |get_limits| Management { by_bus_id, running, memory: None, get_limits };
+        let functions = |get_limits| Management { by_bus_id, running, memory: None, get_limits, setter: None };
         let library = functions(Some(get_limits as _));
         let found = GroupLimits { used: 30, share: None, most: Some(100) };
         assert_eq!(library.limits(bus_id(FULL), GROUP), Some(found));
@@ -400,7 +489,7 @@ mod tests {
     #[test]
     fn the_processes_of_a_device_are_listed_with_the_sizes_that_are_known() {
         let bus_id = |text: &'static [u8]| CStr::from_bytes_with_nul(text).expect("a text");
-        let library = Management { by_bus_id, running, memory: Some(memory), get_limits: None };
+        let library = Management { by_bus_id, running, memory: Some(memory), get_limits: None, setter: None };
         assert_eq!((library.used(bus_id(FULL)), library.used(bus_id(OTHER))), (Some(5), None));
         let processes = library.processes(bus_id(FULL)).expect("listed");
         let listed: Vec<_> = processes.iter().map(|process| (process.process, process.bytes)).collect();
@@ -412,7 +501,7 @@ mod tests {
             vec![ProcessMemory { process: own + 1, bytes: Some(1) }, ProcessMemory { process: own, bytes: None }];
         assert_eq!(MemoryUsers { processes: others, pool_reserved: None }.of(own), None);
         assert_eq!(library.processes(bus_id(OTHER)), None);
-        let library = Management { by_bus_id, running: refuse, memory: None, get_limits: None };
+        let library = Management { by_bus_id, running: refuse, memory: None, get_limits: None, setter: None };
         assert_eq!((library.processes(bus_id(FULL)), library.used(bus_id(FULL))), (None, None));
     }
 

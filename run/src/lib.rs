@@ -37,5 +37,5 @@ pub mod shared;
 pub mod sleep;
 
 pub use cachalot_cuda::log::check as check_log;
-pub use cachalot_cuda::memory_of_system;
+pub use cachalot_cuda::{memory_of_system, set_limit_of_group};
 pub use options::Options;

@@ -2,7 +2,8 @@
 
 use super::groups::Place;
 use super::sleeping;
-use crate::common::folder;
+use crate::common::{finish, folder};
+use cachalot_emulated_driver::install::install_nvml;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,4 +67,34 @@ fn without_the_option_no_program_is_parked_for_its_control_group() {
     std::thread::sleep(std::time::Duration::from_millis(400));
     assert!(place.ask(&["status"]).is_none_or(|status| status["state"] == "awake"));
     sleeping::check(child, 1);
+}
+
+#[test]
+fn a_control_group_keeps_the_limit_in_place_of_the_library() {
+    let place = sleeping::Place::new("pressure_kernel");
+    let libraries = place.folder.join("nvml");
+    fs::create_dir(&libraries).expect("a folder");
+    install_nvml(&libraries).expect("the emulated NVML is built");
+    let group = place.folder.join("group");
+    let run = |options: &[&str], group: &Path| {
+        let group = ["--control-group", group.to_str().expect("UTF-8"), "--limit", "300MiB"];
+        let mut command = place.program(&[&group[..], options].concat(), &["1", "1", "1"]);
+        finish(command.env("LD_LIBRARY_PATH", &libraries))
+    };
+    // The folder is made, and is no control group.
+    let refused = run(&[], &group);
+    assert_eq!(refused.status, 2);
+    let said = "no limit of 300.00 MiB: the group has no files dmem.*: its parent's cgroup.subtree_control needs +dmem";
+    assert!(group.is_dir() && refused.errors.contains(said), "{}", refused.errors);
+    for file in ["dmem.max", "dmem.min", "dmem.current", "cgroup.procs"] {
+        write(group.join(file), "");
+    }
+    let done = run(&["--group", "pod"], &group);
+    assert_eq!((done.status, done.output.trim()), (0, "1 rounds"), "{}", done.errors);
+    let read = |file: &str| fs::read_to_string(group.join(file)).expect("a file");
+    assert_eq!(read("dmem.max").lines().next(), Some("nvidia/0000:01:00.0/vidmem 314572800"));
+    assert_eq!(read("dmem.min").lines().next(), Some("nvidia/0000:01:00.0/vidmem 0"));
+    assert!(read("cgroup.procs").parse::<u32>().is_ok());
+    let refused = run(&[], Path::new("/nowhere/group"));
+    assert!(refused.errors.contains("--control-group: /nowhere/group: No such file"), "{}", refused.errors);
 }

@@ -1,7 +1,6 @@
 //! A process alone, and several members of a group within a process.
 
 use super::layout::{State, Terms};
-use super::layout::{State, Terms};
 use super::set::set_limit;
 use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, YieldCause, watch};
 use crate::options::GroupOptions;

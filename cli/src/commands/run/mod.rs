@@ -3,6 +3,7 @@
 mod driver;
 mod environment;
 pub(super) mod folder;
+mod kernel_limit;
 mod names;
 mod processor;
 pub(super) mod program;
@@ -70,6 +71,10 @@ pub(crate) struct RunArgs {
     /// Share the limit with every program of the named group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
+    /// Have the kernel keep the limit for this control group, in place of the library: the program
+    /// becomes a member. Needs root, and a driver with limits of control groups (615)
+    #[arg(long, value_name = "FOLDER", requires = "limit")]
+    control_group: Option<PathBuf>,
     /// The name of the process for park, wake and status; without the option, the name of the
     /// program. Children of the program have the name, too
     #[arg(long, value_name = "NAME", value_parser = checked_name)]
@@ -210,6 +215,9 @@ fn prepare(args: &RunArgs, program: &Startable) -> Result<environment::Changes, 
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
     let options = args.options()?;
+    if let (Some(group), Some(limit)) = (&args.control_group, args.limit) {
+        kernel_limit::keep(group, limit)?;
+    }
     let folder = folder::prepare(&front, &driver, options.has_limit())?;
     Ok(environment::with_library(&folder, &options))
 }
@@ -243,11 +251,11 @@ impl RunArgs {
     fn check_group(&self) -> Result<(), String> {
         let Some(name) = &self.group else { return Ok(()) };
         let options = self.group_options(name);
-        cachalot_run::group::check(&options, self.limit).map_err(|error| format!("--group: {error}"))?;
+        cachalot_run::group::check(&options, self.own_limit()).map_err(|error| format!("--group: {error}"))?;
         let living = of_user().and_then(|folder| groups(&folder)).unwrap_or_default();
         let limits: Vec<_> =
             living.iter().filter(|group| group.name == *name).filter_map(|group| group.named).collect();
-        match (self.limit, limits.first()) {
+        match (self.own_limit(), limits.first()) {
             (Some(named), Some(held)) if !limits.contains(&named) => Err(format!(
                 "--limit: group `{name}` has a limit of {}, and not of {}: name the group's limit, or none",
                 bytes::show(*held),
@@ -255,6 +263,11 @@ impl RunArgs {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the limit that the library keeps.
+    fn own_limit(&self) -> Option<u64> {
+        self.limit.filter(|_| self.control_group.is_none())
     }
 
     fn group_options(&self, name: &str) -> GroupOptions {
@@ -276,7 +289,7 @@ impl RunArgs {
             settings,
             sync_free: self.sync_free,
             zero: self.zero,
-            limit: self.limit,
+            limit: self.own_limit(),
             group: self.group.as_deref().map(|name| self.group_options(name)),
             record: record.map_err(|error| format!("--record: {error}"))?,
             ledger: self.ledger,
