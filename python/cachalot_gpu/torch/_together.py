@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """The memory of a tag on a device, and whether its contents are kept while it is parked."""
+    """The memory of a tag on a device, and what becomes of its contents while it is parked."""
 
     name: str
     keep: bool
     device: int
+    zero: bool = False
+    """Without ``keep``, whether it wakes with zeroes."""
 
     @property
     def tag(self) -> _tags.Tag:
@@ -37,7 +39,7 @@ def park(parts: Iterable[Part]) -> None:
                 # Noted first: after an interrupt, and after a failure of the driver in the middle,
                 # some of it is parked.
                 parked.append(part)
-                part.tag.park(keep=part.keep)
+                part.tag.park(keep=part.keep, zero=part.zero)
     except BaseException:
         wake(parked)
         raise
