@@ -433,9 +433,77 @@ fn pages_are_told_of_and_pinned_ones_stay() {
 #[test]
 fn what_a_device_has_no_memory_for_lies_on_the_host() {
     let Some(program) = program_with_driver("spill") else { return };
-    let mut command = emulated(&program);
-    command.env("CACHALOT_EMU_MEMORY", (256 << 20).to_string());
-    without_leaks(command.arg("expandable_segments:True,spill:2.0"), "spill");
+    for policy in ["expandable_segments:True", "policy:stitched"] {
+        let mut command = emulated(&program);
+        command.env("CACHALOT_EMU_MEMORY", (256 << 20).to_string());
+        without_leaks(command.arg(format!("{policy},spill:2.0")), "spill");
+    }
+}
+
+/// Two devices, a captured graph, a forked child and an export use a block that lies on the host.
+#[test]
+fn a_block_on_the_host_is_used_by_all_who_use_blocks() {
+    let Some(program) = program_with_driver("spill_shared") else { return };
+    for (config, when) in
+        [("expandable_segments:True", "first"), ("expandable_segments:True", "later"), ("policy:stitched", "later")]
+    {
+        without_leaks(emulated(&program).args([&format!("{config},spill:1.0"), when]), "spill_shared");
+    }
+}
+
+/// What the host keeps for itself is an eighth of its memory, or of the smallest limit of a control
+/// group of either version. The files say how much is left, and stay as they are.
+#[test]
+fn the_host_and_its_control_groups_bound_what_lies_there() {
+    let Some(program) = program_with_driver("spill_bounds") else { return };
+    const MIB: u64 = 1 << 20;
+    let run = |name: &str, available: u64, files: &[(&str, String)]| {
+        let system = scratch(&format!("spill_bounds_{name}"));
+        let meminfo = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", 800 << 10, available >> 10);
+        for (file, text) in [("proc/meminfo", meminfo)].iter().chain(files) {
+            let file = system.join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+            std::fs::write(file, text).expect("written");
+        }
+        let mut command = emulated(&program);
+        command.env("CACHALOT_SYSTEM", &system).env("CACHALOT_EMU_MEMORY", (256 * MIB).to_string());
+        succeed(command.arg("expandable_segments:True,spill:0.0625G")).expect("it was just built")
+    };
+    let share = "which would have too little memory left for itself after more.";
+    let is_refused = |said: &str| said.starts_with("0\n") && said.contains(share);
+    // `spill` is 64 MiB, three pages of 20.
+    let is_served = |said: &str| said.starts_with("60\n") && said.contains("and `spill` allows no more.");
+    let groups = |most: u64, used: u64| {
+        let file = |name: &'static str, text: String| (name, text);
+        [
+            (
+                "v2",
+                vec![
+                    file("proc/self/cgroup", "0::/a/b\n".into()),
+                    file("sys/fs/cgroup/a/memory.max", most.to_string()),
+                    file("sys/fs/cgroup/a/memory.current", used.to_string()),
+                ],
+            ),
+            (
+                "v1",
+                vec![
+                    file("proc/self/cgroup", "4:memory:/a\n".into()),
+                    file("sys/fs/cgroup/memory/a/memory.limit_in_bytes", most.to_string()),
+                    file("sys/fs/cgroup/memory/a/memory.usage_in_bytes", used.to_string()),
+                ],
+            ),
+        ]
+    };
+    // Of 800 MiB, 100 are the host's own.
+    let host = [119, 120].map(|available| run("host", available * MIB, &[]));
+    assert!(is_refused(&host[0]) && is_served(&host[1]), "{host:?}");
+    // Of 160 MiB of a group, 20 are left to others.
+    for left in [39, 40] {
+        for (name, files) in groups(160 * MIB, (160 - left) * MIB) {
+            let said = run(name, 800 * MIB, &files);
+            assert!(if left == 40 { is_served(&said) } else { is_refused(&said) }, "{name} {left}: {said}");
+        }
+    }
 }
 
 /// The driver counts 512 MiB of files as used, as that of a GB10 does, and the system says that 800
