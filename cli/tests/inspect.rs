@@ -69,6 +69,19 @@ fn made_up() -> Value {
 }
 
 #[test]
+fn what_lies_on_the_host_is_shown_by_device_and_segment() {
+    let mut snapshot = made_up();
+    snapshot["segments"][0]["spilled_size"] = json!(18 * MIB);
+    let file = write(&folder("on_the_host"), "on_the_host.json", snapshot.to_string());
+    let report = inspect(&file);
+    let figures = [&report["totals"][0], &report["segments"][0]].map(|part| part["spilled"].clone());
+    assert_eq!(figures, [json!(18 * MIB), json!(18 * MIB)]);
+    assert_eq!(report["totals"][0]["reserved"], 70 * MIB, "it is a part of what is reserved");
+    let text = text(&file);
+    assert_eq!((text.matches("on the host").count(), text.matches("18.00 MiB").count()), (2, 2), "{text}");
+}
+
+#[test]
 fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() {
     let file = write(&folder("made_up"), "made_up.json", made_up().to_string());
     let report = inspect(&file);
@@ -78,7 +91,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
             "device": 0, "segments": 2, "reserved": 70 * MIB, "reserved_private": 0, "allocations": 2,
             "allocated": 12 * MIB, "requested": 12 * MIB, "pending": 0, "cached": 58 * MIB, "free_blocks": 3,
             "largest_free": 30 * MIB, "in_holes": 28 * MIB, "largest_hole": 16 * MIB, "fragmentation": 1.0 - 16.0 / 28.0,
-            "releasable": 30 * MIB, "kept": 0, "parked": 0, "streams": 2, "events": 10,
+            "releasable": 30 * MIB, "kept": 0, "parked": 0, "spilled": 0, "streams": 2, "events": 10,
         }])
     );
     // The peak is before the fifth event, 5 ms before the end: 8 + 12 + 4 + 30 MiB. All memory was
