@@ -71,10 +71,10 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
 /** Does the work that requests under `policy:stitched` have put off, for about `max_us`
  * microseconds of the driver's time: removes the mappings that moved pages have left, and returns
  * memory beyond `slack` to the driver. Under `reclaim:auto`, gives idle memory back to the driver
- * where that is worth the cost. Writes 1 to `more` if the time is over and something is left for
- * another call, otherwise 0; `more` may be NULL. In other configurations, there is nothing to do.
- * Call it when the program is idle. It never waits for the device. Other threads may call the
- * allocator.
+ * where that is worth the cost. Maps pages ahead where elastic ranges have grown. Writes 1 to `more`
+ * if the time is over and something is left for another call, otherwise 0; `more` may be NULL. In
+ * other cases, there is nothing to do. Call it when the program is idle. It never waits for the
+ * device. Other threads may call the allocator.
  *   - Driver: yes, if there is something to do. */
 CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
                                                int *more);

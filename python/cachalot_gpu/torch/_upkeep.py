@@ -20,8 +20,9 @@ _STAGES: dict[int, Stage] = {1: "off", 2: "recording", 3: "searching", 4: "trial
 def maintain(max_us: int = 2000, device: Device = None) -> bool:
     """Does what requests under ``policy:stitched`` have put off: removes the mappings that moved
     pages have left, and returns memory beyond the budget to the driver. Under ``reclaim:auto``,
-    gives idle memory back to the driver if that is worth the cost. With ``tune:auto`` settings
-    become active here. In other configurations there is nothing to do. Never waits for the device.
+    gives idle memory back to the driver if that is worth the cost. Maps pages ahead where elastic
+    tensors have grown. With ``tune:auto`` settings become active here. In other cases there is
+    nothing to do. Never waits for the device.
 
     Args:
         max_us: about how many microseconds of the driver's time the call may take.
