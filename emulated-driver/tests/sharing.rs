@@ -143,3 +143,35 @@ fn a_device_without_the_attribute_shares_nothing() {
     let child = in_child(NAME, &[("CACHALOT_EMU_ATTRIBUTES", r#"{"103": 0}"#)]);
     assert!(child.status.success(), "{}", text(&child));
 }
+
+#[test]
+fn memory_of_a_locality_domain_is_imported_through_a_fabric() {
+    const NAME: &str = "memory_of_a_locality_domain_is_imported_through_a_fabric";
+    if !is_child(NAME) {
+        let child = in_child(NAME, &[("CACHALOT_EMU_ATTRIBUTES", r#"{"128":1,"149":2}"#)]);
+        assert!(child.status.success(), "{}", text(&child));
+        return;
+    }
+    let (exporter, importer) = (Emulated::new(), Emulated::new());
+    let localized = |domain: u8, handle_types| Properties {
+        location_kind: 6,
+        location: i32::from_ne_bytes([0, domain, 0, 0]),
+        handle_types,
+        ..Properties::of_device(0)
+    };
+    let mut handle = 0;
+    assert_eq!(exporter.cuMemCreate(&mut handle, PAGE, &localized(2, 0), 0), 1, "there are two domains");
+    assert_eq!(exporter.cuMemCreate(&mut handle, PAGE, &localized(1, POSIX_FD | 8), 0), 0);
+    let base = mapped(&exporter, handle, PAGE);
+    assert_eq!(exporter.write(base, &[7, 8]), 0);
+    let mut name = [0_u8; 64];
+    let mut export = |handle| exporter.cuMemExportToShareableHandle(name.as_mut_ptr().cast(), handle, 8, 0);
+    assert_eq!(export(exporter.create_shared(PAGE).expect("memory")), 1, "created for descriptors alone");
+    assert_eq!(export(handle), 0);
+    let mut imported = 0;
+    assert_eq!(importer.cuMemImportFromShareableHandle(&mut imported, name.as_mut_ptr().cast(), 8), 0);
+    assert_eq!(importer.read(mapped(&importer, imported, PAGE), 2), Ok(vec![7, 8]));
+    assert_eq!(exporter.export(handle).map(drop), Ok(()), "a descriptor, too");
+    name[20] ^= 1;
+    assert_eq!(importer.cuMemImportFromShareableHandle(&mut imported, name.as_mut_ptr().cast(), 8), 1);
+}

@@ -56,6 +56,13 @@ pub(crate) struct Import {
 #[derive(Debug)]
 pub(crate) struct Imported(#[expect(dead_code, reason = "open for as long as it lives")] OwnedFd);
 
+impl Imported {
+    /// Keeps the file of memory that was opened by its name alone.
+    pub(crate) fn by_name(file: &File) -> Answer<Self> {
+        file.try_clone().map(|file| Self(file.into())).map_err(|_| Code::OPERATING_SYSTEM)
+    }
+}
+
 /// Makes a descriptor of parts of the file of a device.
 pub(crate) fn export(device: usize, extents: &[Extent], file: BorrowedFd<'_>) -> Answer<(Export, OwnedFd)> {
     let parts: Vec<_> = extents.iter().map(|extent| (extent.offset, extent.bytes)).collect();

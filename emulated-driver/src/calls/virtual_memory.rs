@@ -4,8 +4,9 @@
 //! view of the addresses (see `space`), where the device's kernels look. Memory created for export
 //! can be mapped in another process, too (see `sharing`).
 
-use crate::backing::pages::{PAGE, POISON_NEW, Pages};
-use crate::backing::sharing;
+use crate::backing::handed::{self, Handed};
+use crate::backing::pages::{Extent, PAGE, POISON_NEW, Pages};
+use crate::backing::sharing::{self, Imported};
 use crate::backing::space::{DeviceAccess, Space};
 use crate::call::Call;
 use crate::state::devices::{self, HANDLE_TYPE_POSIX_FD, HOST_MEMORY, HOST_NUMA_MEMORY, VIRTUAL_MEMORY_MANAGEMENT};
@@ -14,9 +15,10 @@ use crate::state::physical;
 use crate::tables::virtual_memory::{Home, Mapping, Physical};
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::{In, Out};
-use crate::values::structs::{Access, POSIX_FD, Properties};
+use crate::values::structs::{Access, FABRIC, IpcMemory, POSIX_FD, Properties};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ const LOCATION_HOST: i32 = 2;
 const LOCATION_HOST_NUMA: i32 = 3;
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`.
 const LOCATION_HOST_NUMA_CURRENT: i32 = 4;
+/// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`, of CUDA 13.4.
+const LOCATION_LOCALITY_DOMAIN: i32 = 6;
 /// The NUMA node of the emulated host, the only one.
 const NODE: i32 = 0;
 /// `CU_MEM_HANDLE_TYPE_NONE`.
@@ -137,7 +141,7 @@ fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> A
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
-    let exportable = properties.handle_types == POSIX_FD;
+    let handle_types = properties.handle_types;
     let state = &mut *call.state;
     if let Some(code) = state.devices[home.device()].lost {
         return Err(code);
@@ -152,8 +156,13 @@ fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> A
     let extents = pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
     pages.poison(&extents, 0, bytes, POISON_NEW);
     let file = Arc::clone(pages.file());
-    let exports = Vec::new();
-    Ok(add(call, Physical { home, bytes, file, extents, imported: None, exportable, exports, held: true, mappings: 0 }))
+    Ok(add(call, Physical { handle_types, ..physical_of(home, bytes, file, extents) }))
+}
+
+/// Returns physical memory that nobody else has or can get.
+fn physical_of(home: Home, bytes: u64, file: Arc<File>, extents: Vec<Extent>) -> Physical {
+    let (exports, handle_types) = (Vec::new(), HANDLE_NONE);
+    Physical { home, bytes, file, extents, imported: None, handle_types, offer: None, exports, held: true, mappings: 0 }
 }
 
 /// Adds physical memory. Returns the handle.
@@ -175,6 +184,11 @@ pub(crate) fn cuMemExportToShareableHandle(
     flags: u64,
 ) -> Answer<()> {
     descriptor.check()?;
+    if kind == FABRIC {
+        let handle = export_to_fabric(call, handle, flags)?;
+        call.later(move || descriptor.cast::<IpcMemory>().write(handle));
+        return Ok(());
+    }
     // Closed unless the call is a success.
     let exported = export(call, handle, kind, flags)?;
     call.later(move || descriptor.write(exported.into_raw_fd()));
@@ -193,13 +207,33 @@ fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd
         answers.outcome("export_unknown")?;
         return Err(Code::INVALID_VALUE);
     };
-    if !physical.exportable {
+    if physical.handle_types & POSIX_FD == 0 {
         answers.outcome("export_untyped")?;
     }
     let (export, descriptor) = sharing::export(physical.home.device(), &physical.extents, physical.file.as_fd())?;
     physical.exports.push(export);
     call.out = Some(descriptor.as_raw_fd() as u64);
     Ok(descriptor)
+}
+
+/// Names physical memory for processes on other nodes: any process of this machine stands for one.
+/// The same name each time, until the memory ends.
+fn export_to_fabric(call: &mut Call, handle: u64, flags: u64) -> Answer<IpcMemory> {
+    supported(call)?;
+    let memory = &mut call.state.virtual_memory;
+    let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+    let physical = memory.physical.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
+    if flags != 0 || physical.handle_types & FABRIC == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    if let Some((name, _)) = &physical.offer {
+        return Ok(*name);
+    }
+    let (device, extents) = (physical.home.device(), physical.extents.clone());
+    let (name, description) =
+        handed::offer(&Handed { device, extents, offset: 0, bytes: physical.bytes }, &physical.file)?;
+    physical.offer = Some((name, description));
+    Ok(name)
 }
 
 /// `cuMemImportFromShareableHandle`. The descriptor is a number in the shape of a pointer.
@@ -210,6 +244,10 @@ pub(crate) fn cuMemImportFromShareableHandle(
     kind: c_int,
 ) -> Answer<()> {
     call.answer(handle, |call| {
+        if kind == FABRIC {
+            let name = In::<IpcMemory>::from_caller(std::ptr::with_exposed_provenance(descriptor as usize)).read()?;
+            return import_from_fabric(call, &name);
+        }
         let descriptor = i32::try_from(descriptor.cast_signed()).map_err(|_| Code::INVALID_VALUE)?;
         import(call, descriptor, kind)
     })
@@ -227,10 +265,19 @@ fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
     };
     let device = devices::index(&call.state, import.device)?;
     let bytes = import.extents.iter().map(|extent| extent.bytes).sum();
-    let (home, file, imported) = (Home::Device(device), Arc::new(import.file), Some(import.source));
     // A real driver exports no imported memory again.
-    let (extents, exportable, exports) = (import.extents, false, Vec::new());
-    Ok(add(call, Physical { home, bytes, file, extents, imported, exportable, exports, held: true, mappings: 0 }))
+    let physical = physical_of(Home::Device(device), bytes, Arc::new(import.file), import.extents);
+    Ok(add(call, Physical { imported: Some(import.source), ..physical }))
+}
+
+/// Imports physical memory by its name in the fabric.
+fn import_from_fabric(call: &mut Call, name: &IpcMemory) -> Answer<u64> {
+    supported(call)?;
+    let (Handed { device, extents, bytes, .. }, file) = handed::open(name).ok_or(Code::INVALID_VALUE)?;
+    let device = devices::index(&call.state, device as i32)?;
+    let imported = Some(Imported::by_name(&file)?);
+    let physical = physical_of(Home::Device(device), bytes, Arc::new(file), extents);
+    Ok(add(call, Physical { imported, ..physical }))
 }
 
 /// `cuMemRelease`.
@@ -412,11 +459,17 @@ fn checked(call: &Call, properties: &Properties) -> Answer<Home> {
         (HANDLE_NONE, _) => {}
         // Memory of no certain node is for one process alone.
         (_, LOCATION_HOST) => return Err(Code::INVALID_VALUE),
-        (POSIX_FD, _) if devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
-        _ => return Err(Code::NOT_SUPPORTED),
+        (kinds, _) => {
+            let posix = kinds & POSIX_FD == 0 || devices::all_have(&call.state, HANDLE_TYPE_POSIX_FD);
+            let fabric = kinds & FABRIC == 0 || devices::have_fabric(&call.state);
+            if kinds & !(POSIX_FD | FABRIC) != 0 || !posix || !fabric {
+                return Err(Code::NOT_SUPPORTED);
+            }
+        }
     }
     match properties.location_kind {
         LOCATION_DEVICE => devices::index(&call.state, properties.location).map(Home::Device),
+        LOCATION_LOCALITY_DOMAIN => devices::of_locality_domain(&call.state, properties.location).map(Home::Device),
         LOCATION_HOST if devices::all_have(&call.state, HOST_MEMORY) => Ok(Home::Host),
         LOCATION_HOST_NUMA if devices::all_have(&call.state, HOST_NUMA_MEMORY) => {
             if properties.location == NODE {

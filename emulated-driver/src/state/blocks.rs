@@ -99,7 +99,7 @@ fn mapping(state: &State, address: u64) -> Option<Block> {
         range: state.virtual_memory.reservation_of(address).unwrap_or((start, bytes)),
         mapping: (start, bytes),
         access: access.map_or(0, |&access| if access == DeviceAccess::ReadWrite { 3 } else { 1 }),
-        handle_types: physical.exportable.into(),
+        handle_types: physical.handle_types as u64,
         pool: None,
         sync_memops: true,
     })

@@ -78,7 +78,12 @@ const STREAM_WAIT_FREE_BIT: i32 = 123;
 pub(crate) const HOST_NUMA_MEMORY: i32 = 141;
 /// `CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 pub(crate) const HOST_MEMORY: i32 = 145;
-/// The highest attribute in CUDA 13.0's header. A higher number is refused.
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`.
+const HANDLE_TYPE_FABRIC: i32 = 128;
+/// `CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT`, of CUDA 13.4.
+const LOCALITY_DOMAINS: i32 = 149;
+/// The highest attribute in CUDA 13.0's header. A higher number is refused, unless a setting gives
+/// it a value: then the driver is a later one.
 const LAST_ATTRIBUTE: i32 = 148;
 
 /// Returns the index of a `CUdevice`.
@@ -89,11 +94,11 @@ pub(crate) fn index(state: &State, device: i32) -> Answer<usize> {
 /// Returns an attribute of a device.
 pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i32> {
     let ordinal = index(state, device)? as i32;
-    if !(1..=LAST_ATTRIBUTE).contains(&attribute) {
-        return Err(Code::INVALID_VALUE);
-    }
     if let Some(&changed) = state.config.attributes.get(&attribute) {
         return Ok(changed);
+    }
+    if !(1..=LAST_ATTRIBUTE).contains(&attribute) {
+        return Err(Code::INVALID_VALUE);
     }
     if attribute == PCI_BUS_ID {
         return Ok(identity::bus(ordinal as usize) as i32);
@@ -104,6 +109,19 @@ pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i3
 /// Returns whether every device has an attribute.
 pub(crate) fn all_have(state: &State, wanted: i32) -> bool {
     state.config.attributes.get(&wanted).is_none_or(|&value| value != 0)
+}
+
+/// Returns whether the devices export memory to a fabric.
+pub(crate) fn have_fabric(state: &State) -> bool {
+    attribute(state, HANDLE_TYPE_FABRIC, 0) == Ok(1)
+}
+
+/// Returns the index of the device of a locality domain, which an identifier of a location names by
+/// two bytes.
+pub(crate) fn of_locality_domain(state: &State, id: i32) -> Answer<usize> {
+    let [device, domain, ..] = id.to_ne_bytes();
+    let domains = attribute(state, LOCALITY_DOMAINS, device.into()).unwrap_or(0);
+    if i32::from(domain) < domains { index(state, device.into()) } else { Err(Code::INVALID_VALUE) }
 }
 
 /// Returns the device's name.

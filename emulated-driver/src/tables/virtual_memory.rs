@@ -5,6 +5,7 @@ use crate::backing::sharing::{Export, Imported};
 use crate::backing::space::DeviceAccess;
 use crate::values::code::{Answer, Code};
 use crate::values::handles::Handles;
+use crate::values::structs::IpcMemory;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
@@ -39,8 +40,10 @@ pub(crate) struct Physical {
     pub(crate) extents: Vec<Extent>,
     /// What keeps memory of another process. `None`: the memory is the process's own.
     pub(crate) imported: Option<Imported>,
-    /// Whether the memory can be exported.
-    pub(crate) exportable: bool,
+    /// The kinds of handles by which the memory can be exported.
+    pub(crate) handle_types: i32,
+    /// The handle for a fabric, and the description that it names, once exported.
+    pub(crate) offer: Option<(IpcMemory, File)>,
     pub(crate) exports: Vec<Export>,
     /// Whether the handle is live.
     pub(crate) held: bool,

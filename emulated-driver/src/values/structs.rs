@@ -5,6 +5,9 @@ use cachalot_cuda_abi::types::{CuIpcMemHandle, CuMemAccessDesc, CuMemAllocationP
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub const POSIX_FD: i32 = 1;
 
+/// `CU_MEM_HANDLE_TYPE_FABRIC`.
+pub(crate) const FABRIC: i32 = 8;
+
 /// The name of the one table that `cuGetExportTable` of the emulated driver knows.
 pub const EXPORT_TABLE: [u8; 16] = *b"cachalot-emu-tab";
 
@@ -80,7 +83,8 @@ impl PoolProperties {
     }
 }
 
-/// `CUipcMemHandle`: a name of memory, which a process passes on to another process.
+/// `CUipcMemHandle` or `CUmemFabricHandle`: a name of memory, which a process passes on to another
+/// process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpcMemory(pub [u8; 64]);
