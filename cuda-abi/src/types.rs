@@ -174,6 +174,33 @@ impl CuMemAccessDesc {
     }
 }
 
+impl CuDeviceAttribute {
+    /// Number of the device's locality domains (`CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT`, CUDA
+    /// 13.4). Drivers before do not know the attribute.
+    pub const LOCALITY_DOMAIN_COUNT: Self = Self(149);
+}
+
+impl CuMemLocationType {
+    /// A locality domain of a device (`CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`, CUDA 13.4).
+    pub const DEVICE_LOCALITY_DOMAIN: Self = Self(6);
+}
+
+impl CuMemLocation {
+    /// Returns a device.
+    #[must_use]
+    pub const fn device(device: CuDevice) -> Self {
+        Self { kind: CuMemLocationType::DEVICE, id: device.0 }
+    }
+
+    /// Returns a locality domain of a device. The identifier is a union, and has two bytes here: the
+    /// device's ordinal and the domain's.
+    #[must_use]
+    pub const fn locality_domain(device: CuDevice, domain: u8) -> Self {
+        let id = c_int::from_ne_bytes([device.0 as u8, domain, 0, 0]);
+        Self { kind: CuMemLocationType::DEVICE_LOCALITY_DOMAIN, id }
+    }
+}
+
 /// Properties of physical memory to create (`CUmemAllocationProp`). Fields unknown to CUDA 11.4
 /// stay zero.
 #[derive(Clone, Copy, Debug)]
@@ -275,6 +302,8 @@ constants! {
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
         /// 1 iff memory of `cuMemCreate` can be exported as a POSIX file descriptor.
         HANDLE_TYPE_POSIX_FD_SUPPORTED = 103, "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED";
+        /// 1 iff the device exports memory to a fabric.
+        HANDLE_TYPE_FABRIC_SUPPORTED = 128, "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED";
         /// 1 iff other devices on the bus can access memory of `cuMemCreate` directly.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED";
         /// 1 iff the driver has a stream-ordered allocator for the device.
@@ -349,6 +378,8 @@ constants! {
         NONE = 0, "CU_MEM_HANDLE_TYPE_NONE";
         /// POSIX file descriptors.
         POSIX_FD = 1, "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+        /// Handles of 64 bytes, which processes on other nodes of an NVLink fabric can import.
+        FABRIC = 8, "CU_MEM_HANDLE_TYPE_FABRIC";
     }
     /// Access rights to a range (`CUmemAccess_flags`).
     CuMemAccessFlags(u32) {

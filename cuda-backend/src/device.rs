@@ -16,7 +16,7 @@ use crate::spare_events::SpareEvents;
 use crate::stand_ins::StandIns;
 use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
-use crate::virtual_support::{Virtual, has};
+use crate::virtual_support::{PageOptions, Virtual, has};
 use cachalot_core::{
     CallSite, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Explanation, Host, MemoryInfo, OutOfMemory,
     PoolId, Segments, StreamId, TraceEntry, UNIT, VirtualMemory,
@@ -44,6 +44,8 @@ pub struct DeviceOptions {
     /// not have stream-ordered memory, or if the host does not [report](StreamIdentity::Reported)
     /// the ends of streams.
     pub stream_ordered: bool,
+    /// What the device's pages have besides what every page has.
+    pub pages: PageOptions,
 }
 
 /// A CUDA device in a context.
@@ -128,7 +130,7 @@ impl CudaDevice {
             None => (retain(driver, device)?, true),
         };
         let context = Arc::new(Context::identified(driver, handle));
-        let prepared = Self::prepare(&context, device).and_then(|parts| {
+        let prepared = Self::prepare(&context, device, options.pages).and_then(|parts| {
             let wants_bytes = options.identity == StreamIdentity::Asked;
             begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| parts)
         });
@@ -186,7 +188,7 @@ impl CudaDevice {
 
     /// Checks that the context belongs to the device. Returns whether the device shares the host's
     /// memory, and the device's virtual memory.
-    fn prepare(context: &Context, device: CuDevice) -> DeviceResult<(bool, Option<Virtual>)> {
+    fn prepare(context: &Context, device: CuDevice, pages: PageOptions) -> DeviceResult<(bool, Option<Virtual>)> {
         let _scope = context.enter()?;
         let driver = context.driver();
         if driver.ctx_get_device.is_some() {
@@ -198,7 +200,8 @@ impl CudaDevice {
             }
         }
         let shares_host_memory = has(context, device, CuDeviceAttribute::INTEGRATED)?;
-        Virtual::of(context, device, shares_host_memory).map(|virtual_memory| (shares_host_memory, virtual_memory))
+        Virtual::of(context, device, shares_host_memory, pages)
+            .map(|virtual_memory| (shares_host_memory, virtual_memory))
     }
 
     /// Releases the primary context, if the device has retained it. Afterwards every method fails

@@ -424,7 +424,7 @@ fn uses(properties: *const CuMemAllocationProp) -> [bool; 3] {
     let properties = unsafe { properties.read() };
     [
         properties.flags.gpu_direct_rdma_capable == 1,
-        properties.requested_handle_types == CuMemHandleType::POSIX_FD,
+        properties.requested_handle_types.0 & CuMemHandleType::POSIX_FD.0 != 0,
         properties.flags.usage == CuMemAllocationFlags::HW_DECOMPRESS,
     ]
 }

@@ -98,6 +98,7 @@ pub use lock::HeapLock;
 pub use nvtx::{MemoryTool, ToolHeap};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{BUS_ID_BYTES, MemoryUsers, ProcessMemory, memory_of_this_process, set_limit_of_group, used_memory};
+pub use virtual_support::PageOptions;
 #[cfg(feature = "log")]
 pub use virtual_support::tell_of_missing_virtual_memory;
 

@@ -3,7 +3,7 @@
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuMemAllocationProp, CuMemHandle, CuMemHandleType};
+use crate::driver::types::{CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocation, CuMemLocationType};
 use crate::host_memory;
 use crate::virtual_support::{Uses, Virtual};
 use cachalot_core::{Descriptor, DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, VirtualMemory};
@@ -25,6 +25,17 @@ impl CudaDevice {
         self.uses().include(Uses::EXPORT)
     }
 
+    /// Returns whether physical memory is created in a form that can be exported to processes on
+    /// other nodes of the device's fabric.
+    pub fn is_fabric_capable(&self) -> bool {
+        self.uses().include(Uses::FABRIC)
+    }
+
+    /// Returns whether physical memory is created in a locality domain of the device.
+    pub fn is_localized(&self) -> bool {
+        self.virtual_part().is_some_and(|part| part.home.kind == CuMemLocationType::DEVICE_LOCALITY_DOMAIN)
+    }
+
     /// Returns whether the device's decompression engine can read and write physical memory.
     pub fn serves_decompression(&self) -> bool {
         self.uses().include(Uses::DECOMPRESSION)
@@ -33,6 +44,11 @@ impl CudaDevice {
     /// Returns the uses for which physical memory is created.
     fn uses(&self) -> Uses {
         self.virtual_part().map_or(Uses::default(), Virtual::uses)
+    }
+
+    /// Returns where physical memory is created.
+    fn home(&self) -> CuMemLocation {
+        self.virtual_part().map_or(CuMemLocation::device(self.device), |part| part.home)
     }
 
     /// Creates physical memory with the given properties.
@@ -74,10 +90,10 @@ impl VirtualMemory for CudaDevice {
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
         let _claim = self.claim_of_host(bytes)?;
-        let wanted = self.uses();
+        let (wanted, home) = (self.uses(), self.home());
         let mut made = Err(CuResult::NOT_SUPPORTED.error());
         for uses in wanted.or_fewer() {
-            made = self.create_physical(bytes, uses.on_device(self.device));
+            made = self.create_physical(bytes, uses.at(home));
             if made.is_err_and(|error| refused.contains(&error)) {
                 continue;
             }

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::driver::types::{
     CuDevice, CuDeviceAttribute, CuGranularity, CuMemAccessDesc, CuMemAllocationFlags, CuMemAllocationProp,
-    CuMemHandle, CuMemLocation, CuMemLocationType,
+    CuMemHandle, CuMemHandleType, CuMemLocation, CuMemLocationType,
 };
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
@@ -19,6 +19,8 @@ pub(crate) struct Virtual {
     pub(crate) granularity: u64,
     /// The uses for which physical memory is created: the bits of a [`Uses`].
     uses: AtomicU8,
+    /// Where physical memory of the device is created: anywhere, or in a locality domain.
+    pub(crate) home: CuMemLocation,
     /// Where physical memory of the host is created: on the NUMA node closest to the device, or
     /// anywhere. `None` if the device cannot map memory of the host.
     pub(crate) host: Option<CuMemLocation>,
@@ -26,18 +28,34 @@ pub(crate) struct Virtual {
     pub(crate) mappings: Turn,
 }
 
+/// What a device's pages have besides what every page has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PageOptions {
+    /// Processes on other nodes of the device's NVLink fabric may import the pages
+    /// (`CU_MEM_HANDLE_TYPE_FABRIC`), if the device supports it and the driver permits it to the
+    /// process.
+    pub fabric: bool,
+    /// The locality domain of the device in which the pages lie
+    /// (`CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`), if the device has it. `None`: anywhere on
+    /// the device.
+    pub locality_domain: Option<u8>,
+}
+
 /// Uses of physical memory that are asked for when it is created, a bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Uses(u8);
 
 impl Uses {
+    /// Export to processes on other nodes of a fabric. The first to be given up: a device may
+    /// support it in a process that may not use it.
+    pub(crate) const FABRIC: Self = Self(1);
     /// Direct access by devices on the bus.
-    pub(crate) const RDMA: Self = Self(1);
+    pub(crate) const RDMA: Self = Self(2);
     /// Export to processes.
-    pub(crate) const EXPORT: Self = Self(2);
+    pub(crate) const EXPORT: Self = Self(4);
     /// Work of the device's decompression engine, which reads and writes no other memory of
     /// `cuMemCreate`. All memory of `cuMemAlloc` serves the engine.
-    pub(crate) const DECOMPRESSION: Self = Self(4);
+    pub(crate) const DECOMPRESSION: Self = Self(8);
 
     /// Returns the uses of both.
     fn with(self, more: Self) -> Self {
@@ -57,13 +75,18 @@ impl Uses {
     /// Iterates over all requested uses, and then over fewer, because a device may report a use and
     /// then refuse it.
     pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
-        (0..8).map(Self).filter(move |&dropped| self.include(dropped)).map(move |dropped| Self(self.0 & !dropped.0))
+        (0..16).map(Self).filter(move |&dropped| self.include(dropped)).map(move |dropped| Self(self.0 & !dropped.0))
     }
 
-    /// Describes memory of a device for these uses.
-    pub(crate) fn on_device(self, device: CuDevice) -> CuMemAllocationProp {
-        let mut properties =
-            CuMemAllocationProp::on_device(device.0, self.include(Self::RDMA), self.include(Self::EXPORT));
+    /// Describes memory of a device, at a location there, for these uses.
+    pub(crate) fn at(self, home: CuMemLocation) -> CuMemAllocationProp {
+        let mut properties = CuMemAllocationProp::at(home);
+        properties.flags.gpu_direct_rdma_capable = self.include(Self::RDMA).into();
+        for (uses, kind) in [(Self::EXPORT, CuMemHandleType::POSIX_FD), (Self::FABRIC, CuMemHandleType::FABRIC)] {
+            if self.include(uses) {
+                properties.requested_handle_types.0 |= kind.0;
+            }
+        }
         if self.include(Self::DECOMPRESSION) {
             properties.flags.usage = CuMemAllocationFlags::HW_DECOMPRESS;
         }
@@ -107,7 +130,12 @@ impl Virtual {
     /// # Errors
     /// Only sticky errors. If the driver refuses a query, the device counts as one without virtual
     /// memory.
-    pub(crate) fn of(context: &Context, device: CuDevice, shares_host_memory: bool) -> DeviceResult<Option<Self>> {
+    pub(crate) fn of(
+        context: &Context,
+        device: CuDevice,
+        shares_host_memory: bool,
+        pages: PageOptions,
+    ) -> DeviceResult<Option<Self>> {
         let driver = context.driver();
         let complete = driver.mem_get_allocation_granularity.is_some()
             && driver.mem_address_reserve.is_some()
@@ -120,14 +148,19 @@ impl Virtual {
         if !complete || !has(context, device, CuDeviceAttribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
             return Ok(None);
         }
+        let home = home_of(context, device, pages.locality_domain)?;
         let rdma = has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
         let export =
             driver.mem_export.is_some() && has(context, device, CuDeviceAttribute::HANDLE_TYPE_POSIX_FD_SUPPORTED)?;
         let algorithms = value_of(context, device, CuDeviceAttribute::MEM_DECOMPRESS_ALGORITHM_MASK)?;
         let uses = Uses::RDMA.only_if(rdma).with(Uses::EXPORT.only_if(export));
         let uses = uses.with(Uses::DECOMPRESSION.only_if(algorithms.is_some_and(|mask| mask > 0)));
+        let fabric = driver.mem_export.is_some()
+            && pages.fabric
+            && has(context, device, CuDeviceAttribute::HANDLE_TYPE_FABRIC_SUPPORTED)?;
+        let uses = uses.with(Uses::FABRIC.only_if(fabric));
         for uses in uses.or_fewer() {
-            let properties = uses.on_device(device);
+            let properties = uses.at(home);
             let mut granularity = 0;
             // SAFETY: both variables outlive the call, which reads `properties` and writes one
             // integer to `granularity`.
@@ -145,6 +178,7 @@ impl Virtual {
                 return Ok(Some(Self {
                     granularity: granularity as u64,
                     uses: AtomicU8::new(uses.0),
+                    home,
                     host: if shares_host_memory { None } else { host_of(context, device)? },
                     mappings: Turn::default(),
                 }));
@@ -178,7 +212,7 @@ pub fn tell_of_missing_virtual_memory(device: c_int) {
 fn maps_a_page(context: &Context, device: CuDevice, bytes: usize) -> DeviceResult<bool> {
     let driver = context.driver();
     let (mut at, mut handle) = (0, CuMemHandle::default());
-    let (properties, access) = (Uses::default().on_device(device), CuMemAccessDesc::full(device));
+    let (properties, access) = (Uses::default().at(CuMemLocation::device(device)), CuMemAccessDesc::full(device));
     // SAFETY: `at` outlives the call, which writes one address to it.
     let reserved = unsafe { driver.mem_address_reserve(&raw mut at, bytes, 0, 0, 0) };
     if !reserved.is_success() {
@@ -205,6 +239,18 @@ fn maps_a_page(context: &Context, device: CuDevice, bytes: usize) -> DeviceResul
     let freed = unsafe { driver.mem_address_free(at, bytes) };
     code = if code.is_success() { freed } else { code };
     stop_if_sticky(context, code).map(|()| code.is_success())
+}
+
+/// Returns where physical memory of a device is created: in a wanted locality domain, if the device
+/// has it.
+fn home_of(context: &Context, device: CuDevice, domain: Option<u8>) -> DeviceResult<CuMemLocation> {
+    if let Some(domain) = domain
+        && value_of(context, device, CuDeviceAttribute::LOCALITY_DOMAIN_COUNT)?
+            .is_some_and(|domains| i32::from(domain) < domains)
+    {
+        return Ok(CuMemLocation::locality_domain(device, domain));
+    }
+    Ok(CuMemLocation::device(device))
 }
 
 /// Returns where physical memory of the host is created for a device.
@@ -244,18 +290,32 @@ mod tests {
     #[test]
     fn fewer_uses_are_asked_for_one_by_one() {
         let fewer = |of: Uses| -> Vec<_> { of.or_fewer().map(|Uses(bits)| bits).collect() };
-        let (rdma, export, engine) = (Uses::RDMA, Uses::EXPORT, Uses::DECOMPRESSION);
-        assert_eq!(fewer(rdma.with(export)), [3, 2, 1, 0], "direct access goes first");
-        assert_eq!(fewer(export), [2, 0]);
-        assert_eq!(fewer(rdma), [1, 0]);
+        let (fabric, rdma, export, engine) = (Uses::FABRIC, Uses::RDMA, Uses::EXPORT, Uses::DECOMPRESSION);
+        assert_eq!(fewer(rdma.with(export)), [6, 4, 2, 0], "direct access goes first");
+        assert_eq!(fewer(export), [4, 0]);
+        assert_eq!(fewer(rdma), [2, 0]);
         assert_eq!(fewer(Uses::default()), [0]);
-        assert_eq!(fewer(rdma.with(export).with(engine)), [7, 6, 5, 4, 3, 2, 1, 0], "the engine goes last");
+        assert_eq!(fewer(rdma.with(export).with(engine)), [14, 12, 10, 8, 6, 4, 2, 0], "the engine goes last");
+        assert_eq!(fewer(fabric.with(export)), [5, 4, 1, 0], "the fabric goes first");
     }
 
     #[test]
     fn only_memory_for_the_engine_says_so() {
-        let usage = |uses: Uses| uses.on_device(CuDevice(0)).flags.usage;
+        let usage = |uses: Uses| uses.at(CuMemLocation::device(CuDevice(0))).flags.usage;
         assert_eq!(usage(Uses::DECOMPRESSION.with(Uses::RDMA)), CuMemAllocationFlags::HW_DECOMPRESS);
         assert_eq!(usage(Uses::RDMA.with(Uses::EXPORT)), 0);
+    }
+
+    #[test]
+    fn memory_for_a_fabric_has_both_kinds_of_handles() {
+        let kinds = |uses: Uses| uses.at(CuMemLocation::device(CuDevice(0))).requested_handle_types.0;
+        let (fabric, export) = (Uses::FABRIC, Uses::EXPORT);
+        assert_eq!([export, fabric, fabric.with(export), Uses::RDMA].map(kinds), [1, 8, 9, 0]);
+    }
+
+    #[test]
+    fn a_locality_domain_is_named_by_two_bytes() {
+        let location = CuMemLocation::locality_domain(CuDevice(3), 1);
+        assert_eq!((location.kind.0, location.id.to_ne_bytes()), (6, [3, 1, 0, 0]));
     }
 }

@@ -4,12 +4,15 @@
 //! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each
 //! test prints a line and is skipped.
 
-use cachalot_core::{DevicePtr, ErrorKind, Event, Segments, StreamId, StreamOrder};
+use cachalot_core::{DevicePtr, ErrorKind, Event, Segments, StreamId, StreamOrder, VirtualMemory};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
-use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
-use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, LoadError, StreamIdentity};
+use cachalot_cuda::driver::types::{
+    CuCaptureMode, CuContext, CuDeviceAttribute, CuGraph, CuGraphExec, CuStream, CuStreamFlags,
+};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, LoadError, PageOptions, StreamIdentity};
 use core::ffi::c_void;
 use std::io::Write;
+use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -461,4 +464,39 @@ fn the_users_of_the_memory_are_reported() {
         assert!(own > 0);
     }
     assert_eq!(device.health(), Ok(()));
+}
+
+#[test]
+fn pages_of_a_fabric_and_of_a_locality_domain_are_created_mapped_and_exported() {
+    const NAME: &str = "pages_of_a_fabric_and_of_a_locality_domain_are_created_mapped_and_exported";
+    /// The attributes of an emulated device with a fabric and two domains.
+    const ATTRIBUTES: (&str, &str) = ("CACHALOT_EMU_ATTRIBUTES", r#"{"128":1,"149":2}"#);
+    let Some((device, _turn)) = device(NAME) else { return };
+    if std::env::var_os(ATTRIBUTES.0).is_none() {
+        // Another process has another device. A real driver does not read the variable.
+        let program = std::env::current_exe().expect("this program");
+        let mut again = std::process::Command::new(program);
+        let found = again.args([NAME, "--nocapture"]).env(ATTRIBUTES.0, ATTRIBUTES.1).output().expect("it runs");
+        assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+        return;
+    }
+    let has = |attribute: u32| device.attribute(CuDeviceAttribute(attribute)).unwrap_or(0);
+    let (fabric, domains) = (has(128) == 1, has(149));
+    let pages = PageOptions { fabric: true, locality_domain: Some(1) };
+    let localized = CudaDevice::open_with(device.driver(), 0, DeviceOptions { pages, ..DeviceOptions::default() });
+    let localized = localized.expect("opens");
+    assert_eq!(localized.is_localized(), domains > 1);
+    let bytes = localized.granularity();
+    let page = localized.create(bytes).expect("a page");
+    // A device may support a fabric that the process has no channel for.
+    assert!(fabric || !localized.is_fabric_capable());
+    let base = localized.reserve(bytes).expect("addresses");
+    assert_eq!((localized.map(base, bytes, page), localized.set_access(base, bytes)), (Ok(()), Ok(())));
+    if localized.can_export() {
+        let descriptor = localized.export(page).expect("exported").0;
+        // SAFETY: the driver has created the descriptor, and no other owner exists.
+        drop(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor) });
+    }
+    assert_eq!((localized.unmap(base, bytes), localized.destroy(page)), (Ok(()), Ok(())));
+    assert_eq!((localized.unreserve(base, bytes), localized.close()), (Ok(()), Ok(())));
 }

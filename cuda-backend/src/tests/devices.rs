@@ -164,6 +164,25 @@ fn a_use_of_memory_is_given_up_only_for_memory_that_was_made_without() {
 }
 
 #[test]
+fn pages_are_for_a_fabric_and_in_a_locality_domain_if_asked_for_and_there() {
+    let opened = |attributes: &[(u32, i32)], pages| {
+        let driver = fake::driver();
+        fake::with(|fake| fake.attributes.extend(attributes.iter().copied()));
+        let device = CudaDevice::open_with(driver, 0, DeviceOptions { pages, ..DeviceOptions::default() });
+        let device = device.expect("opens");
+        assert!(device.create(2 << 20).is_ok() && device.can_export());
+        (device.is_fabric_capable(), device.is_localized())
+    };
+    let asked = |domain| PageOptions { fabric: true, locality_domain: Some(domain) };
+    let (both, neither) = ([(128, 1), (149, 2)], [(128, 0), (149, 0)]);
+    assert_eq!(opened(&both, asked(1)), (true, true));
+    assert_eq!(opened(&both, asked(2)), (true, false), "the device has two domains");
+    assert_eq!(opened(&neither, asked(0)), (false, false));
+    assert_eq!(opened(&[], asked(0)), (false, false), "an older driver");
+    assert_eq!(opened(&both, PageOptions::default()), (false, false), "nobody asked");
+}
+
+#[test]
 fn memory_for_a_decompression_engine_is_created_until_refused() {
     let opened = |algorithms| {
         let driver = fake::driver();

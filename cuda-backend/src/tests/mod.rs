@@ -16,7 +16,7 @@ mod waits;
 
 use crate::driver::types::CuStream;
 use crate::fake::{self, FOREIGN_STREAM, STREAM};
-use crate::{CudaDevice, DeviceOptions, StreamIdentity};
+use crate::{CudaDevice, DeviceOptions, PageOptions, StreamIdentity};
 use cachalot_core::{DevicePtr, DeviceResult, Event, PhysicalHandle, Segments, StreamId, StreamOrder, VirtualMemory};
 
 /// Opens a device over a fresh fake, with an empty log.

@@ -433,7 +433,13 @@ impl ParsedOptions {
             StreamIdentity::Unreported
         };
         let stream_ordered = orders_memory(&self.config);
-        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(streams), stream_ordered };
+        let options = |context| DeviceOptions {
+            context,
+            identity,
+            streams: Arc::clone(streams),
+            stream_ordered,
+            ..DeviceOptions::default()
+        };
         let wanted = wanted.into_iter().map(|(ordinal, context)| (ordinal, options(context)));
         if self.has(CACHALOT_HOST) {
             let open = |number, options| HostDevice::open_with(driver, number, options);
