@@ -474,6 +474,10 @@ impl Segments for CudaDevice {
         self.shares_host_memory
     }
 
+    fn lacks(&self, bytes: u64) -> bool {
+        self.claim_of_host(bytes).is_err()
+    }
+
     /// Returns the bytes of device memory used by the process, from the driver's management
     /// library. This is slow, and only for reports. Returns `None` if the library does not list the
     /// process, for example in a container with its own process ids.

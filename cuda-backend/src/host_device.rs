@@ -149,6 +149,10 @@ impl Segments for HostDevice {
         true
     }
 
+    fn lacks(&self, _: u64) -> bool {
+        false
+    }
+
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }

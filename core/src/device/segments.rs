@@ -47,6 +47,11 @@ device_trait! {
     /// driver.
     fn shares_host_memory(&self) -> bool = false;
 
+    /// Returns whether the host certainly does not have `bytes` more for a device that shares its
+    /// memory. Asked before a request takes many pages, of which each by itself would be had. Must
+    /// not call the driver.
+    fn lacks(&self, bytes: u64) -> bool = false;
+
     /// Returns how many bytes the system wants back from this process, because it uses more of the
     /// device than its share. Upkeep under `reclaim:auto` asks, without a lock, and gives as much
     /// idle memory back, whether or not it will be needed soon.

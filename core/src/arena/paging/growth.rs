@@ -126,6 +126,9 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         new_page: impl Fn(u64, u64, &mut Batch) -> Result<bool, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
+            if self.mapper.lacks(held.needed) {
+                return Ok(false);
+            }
             let heaps = self.mapper.heaps;
             let long_pages = heaps.lock(request.slot).parkable;
             let mut from = 0;

@@ -85,6 +85,14 @@ impl<'a, P: Platform> Mapper<'a, P> {
         self.ledger.has_room_without(spare, more)
     }
 
+    /// Returns whether the device certainly does not have `more` bytes besides the spare pages.
+    /// Otherwise a request that takes page by page would have all that a shared host has, before a
+    /// page is refused.
+    pub(in crate::arena) fn lacks(&self, more: u64) -> bool {
+        let device = self.driver.device();
+        device.shares_host_memory() && device.lacks(more.saturating_sub(self.paging.bytes().spare))
+    }
+
     /// Creates a page of `bytes`, or takes a spare page of this length, and appends it to `batch`.
     /// Returns false if the limit or the device does not allow the bytes.
     ///

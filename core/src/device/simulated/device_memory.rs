@@ -53,6 +53,10 @@ impl Segments for SimulatedDevice {
         false
     }
 
+    fn lacks(&self, _: u64) -> bool {
+        false
+    }
+
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }

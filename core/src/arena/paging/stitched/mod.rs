@@ -158,6 +158,9 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             self.gather(request.into(), wanted, &mut moves, batch)?;
             count = batch.count - before;
         }
+        if self.mapper().lacks(missing(batch)) {
+            return Ok(false);
+        }
         let sizes = self.new_page_sizes(request, missing(batch), allowed, count);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
