@@ -52,6 +52,6 @@ cargo test --locked --target "$target" -p cachalot-cuda --lib -- "${unseen[@]/#/
 cargo test --locked --target "$target" -p cachalot-emulated-driver --lib -- "$@"
 cargo test --locked --target "$target" -p cachalot --lib -- "$@"
 cargo test --locked --target "$target" -p cachalot-gate -p cachalot-front --lib -- "$@"
-# As on a kernel with pages of 64 KiB: the memory of the host, and pinned memory of the emulated driver.
+# The memory of the host as on a kernel with pages of 64 KiB: the emulator says so, and does not refuse shorter ones.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$qemu -p 65536 -L /usr/aarch64-linux-gnu"
 cargo test --locked --target "$target" -p cachalot-cuda --lib -- host_memory:: "${unseen[@]/#/--skip=}" "$@"

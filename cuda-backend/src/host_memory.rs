@@ -94,10 +94,21 @@ pub(crate) fn unmap(base: NonNull<c_void>, bytes: u64) -> bool {
     unsafe { libc::munmap(base.as_ptr(), length) == 0 }
 }
 
+/// Returns how many bytes more are mapped for memory of a length, so that a part of this length
+/// starts at a multiple of a huge page if the memory is at least as long.
+fn spare_for(length: usize, page: usize) -> usize {
+    if length < HUGE_PAGE { 0 } else { HUGE_PAGE - page }
+}
+
+/// Returns the number of spare bytes before the memory, in a mapping that starts at `start`.
+fn before_aligned(start: usize, spare: usize) -> usize {
+    if spare == 0 { 0 } else { start.next_multiple_of(HUGE_PAGE) - start }
+}
+
 /// Maps memory without touching it. The address is a multiple of the size of a huge page if the
 /// memory is at least as long.
 fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
-    let spare = if length < HUGE_PAGE { 0 } else { HUGE_PAGE - page_size() };
+    let spare = spare_for(length, page_size());
     let whole = length.checked_add(spare)?;
     // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
     // mapping.
@@ -114,7 +125,7 @@ fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
     if start == libc::MAP_FAILED {
         return None;
     }
-    let before = if spare == 0 { 0 } else { start.addr().next_multiple_of(HUGE_PAGE) - start.addr() };
+    let before = before_aligned(start.addr(), spare);
     let base = start.wrapping_byte_add(before);
     for (at, bytes) in [(start, before), (base.wrapping_byte_add(length), spare - before)] {
         if bytes > 0 {
@@ -534,6 +545,22 @@ mod tests {
         let lacking = |available: u64| lacking(&format!("MemTotal: 16000 kB\nMemAvailable: {available} kB\n"));
         assert_eq!([1000, 5000, 900, 0].map(lacking), [0, 0, 100 << 10, 1000 << 10].map(Some));
         assert_eq!(super::lacking("MemTotal: 16000 kB\n"), None);
+    }
+
+    #[test]
+    fn what_is_unmapped_beside_an_aligned_mapping_is_whole_pages() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for bytes in [page, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE - page + 4096] {
+                let length = bytes.next_multiple_of(page);
+                let spare = spare_for(length, page);
+                for start in [HUGE_PAGE, HUGE_PAGE + page, 5 * HUGE_PAGE - page] {
+                    let before = before_aligned(start, spare);
+                    let parts = [before, length, spare - before];
+                    assert!(parts.iter().all(|part| part % page == 0), "{page} {bytes} {start:#x}: {parts:?}");
+                    assert!(length < HUGE_PAGE || (start + before) % HUGE_PAGE == 0);
+                }
+            }
+        }
     }
 
     #[test]
