@@ -174,7 +174,7 @@ fn the_limit_of_a_group_changes_while_its_programs_run() {
     let (mut one, mut two) = (place.start(&GROUP), place.start(&["--group", "team", "--low", "10MiB"]));
     assert_eq!((one.ask("a 60"), two.ask("a 60")), ("0".into(), "2".into()));
     let raised = set("150MiB");
-    assert!(raised.output.starts_with("Group team on GPU-") && raised.output.contains(": a limit of 150 MiB, "));
+    assert!(raised.output.starts_with("Group team on GPU-") && raised.output.contains(": a limit of 150.00 MiB, "));
     assert_eq!((raised.status, two.ask("a 60")), (0, "0".into()));
     assert_eq!(two.ask("m").split(' ').next_back(), Some("150"));
     assert_eq!((set("80MiB").status, one.ask("a 1")), (0, "2".into()));
@@ -183,7 +183,9 @@ fn the_limit_of_a_group_changes_while_its_programs_run() {
     // The command line of a service still has the earlier limit.
     let mut three = place.start(&GROUP);
     assert_eq!((three.ask("a 1"), set("none").status, three.ask("a 100")), ("2".into(), 0, "0".into()));
-    [one, two, three].map(Holder::end);
+    for program in [one, two, three] {
+        program.end();
+    }
 }
 
 #[test]

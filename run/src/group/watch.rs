@@ -91,7 +91,7 @@ fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
         let Figures { held, low, max, weight, want } = entry.figures();
         let max = Some(max).filter(|&max| max != NONE);
         let namespace = entry.namespace.load(Ordering::Relaxed);
-        let container = (namespace != file.namespace || namespace == 0).then_some(namespace);
+        let container = Some(namespace).filter(|&at| at != file.namespace || at == 0);
         Some(MemberView { pid: owner.pid, container, program: entry.program(), held, low, max, weight, want })
     });
     let members: Vec<_> = members.collect();

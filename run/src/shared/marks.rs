@@ -3,9 +3,9 @@
 //!
 //! A mark shows that a process lives where process ids do not: in another container, in a process
 //! that has started another program, and of a number that another process has by now. A program may
-//! close the file, so a missing mark alone is no death, unless the file is mapped: the mapping keeps
-//! the file open until the process ends or starts another program. A forked child keeps the marks of
-//! its parent.
+//! close the file, so a missing mark alone is no death, unless the file is mapped: the mapping
+//! keeps the file open until the process ends or starts another program. A forked child keeps the
+//! marks of its parent.
 
 use std::fs::File;
 use std::io;

@@ -82,8 +82,8 @@ pub(crate) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/pid")?.ino())
 }
 
-/// Returns whether `/proc` shows the process ids of the caller's namespace. It does not in a container
-/// that has its own ids, and the `/proc` of the system around it.
+/// Returns whether `/proc` shows the process ids of the caller's namespace. It does not in a
+/// container that has its own ids, and the `/proc` of the system around it.
 pub(crate) fn sees_own_ids() -> bool {
     // The ids of the caller in each namespace, from that of `/proc` to its own.
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
