@@ -67,6 +67,7 @@ impl Served {
             identity: StreamIdentity::Reported,
             streams: Arc::clone(streams),
             stream_ordered: false,
+            ..DeviceOptions::default()
         };
         // A handle of the driver is the ordinal of its device.
         let cuda =
