@@ -57,7 +57,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if unusual == flags::TRACE {
             return self.free_traced(owner.heap, ptr, requested);
         }
-        let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
+        let slot = self.heaps.slots.peek(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock to be set.
         if unusual & flags::SLOW_FREE_FLAGS != 0 {
             return self.free_slow(owner.heap, ptr, requested);

@@ -361,7 +361,7 @@ impl<P: Platform> Arena<P> {
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
             let size = self.settings.round::<P::Storage>(word, bytes);
-            let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
+            let slot = self.heaps.slots.peek(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // The map was read without a lock, so the pair may belong to another stream by now. One
             // comparison with `serves` finds this, an ended stream and a vacant pair.
