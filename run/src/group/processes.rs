@@ -216,7 +216,11 @@ fn spawn(folder: &Path, place: usize, random: &mut Rng, containers: usize) -> Ch
     command.args(["--exact", "group::processes::member", "--ignored", "--nocapture"]);
     command.env(FOLDER, folder).env(PLACE, place.to_string()).env(SEED, random.u64(..).to_string());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    if place < containers { containers::spawn(&mut command, place % 2 == 0).unwrap() } else { command.spawn().unwrap() }
+    if place < containers {
+        containers::spawn(&mut command, place.is_multiple_of(2)).unwrap()
+    } else {
+        command.spawn().unwrap()
+    }
 }
 
 /// Waits for a change of a child, and returns the status of `waitpid`. `None`: no change yet.
