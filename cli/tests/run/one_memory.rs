@@ -80,11 +80,12 @@ fn memory_that_the_system_does_not_have_is_refused_before_the_driver_tries() {
     // A segment of 600 MiB, and pages of 20 MiB and 2 MiB, of which one is tried when the device
     // opens.
     let cases = [
-        ("expandable_segments:False", 400, "629145600", 0),
-        ("expandable_segments:True", 15, "20971520", 0),
-        ("policy:stitched", 1, "2097152", 1),
+        ("expandable_segments:False", "629145600", 0),
+        ("expandable_segments:True", "20971520", 0),
+        ("policy:stitched", "2097152", 1),
     ];
-    for (config, available, of_call, most) in cases {
+    let available = 400;
+    for (config, of_call, most) in cases {
         let machine = Machine::new("one_beyond", available, 0);
         let log = machine.place.folder.join("calls");
         let mut one = machine.start(&["--config", config], &[("CACHALOT_EMU_LOG", log.to_str().expect("UTF-8"))]);
