@@ -570,6 +570,7 @@ fn waking_takes_cached_memory_and_fails_whole_where_that_is_not_enough() {
         assert_eq!(device(&allocator).read(block), Some(9), "`{policy}`: the cache went back");
         park(&allocator, ParkMode::Keep).unwrap();
         let more = allocator.malloc(DEVICE, 100 * MIB, ONE).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
         let used = device(&allocator).used();
         assert!(matches!(wake(&allocator), Err(Error::OutOfMemory(_))), "`{policy}`");
         assert_eq!(report(&allocator).state, ParkState::Asleep);
