@@ -87,7 +87,7 @@ impl<S: Storage> Heap<S> {
         self.segments.make_room(1) && self.sets.get_or_make().make_room_for_unmapped(blocks)
     }
 
-    /// Adds a reserved range of addresses, none of which is mapped. Its begin is the new front. The
+    /// Adds a reserved range of addresses, none of which is mapped. Its start is the new front. The
     /// caller has made room.
     pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64) {
         let block = self.new_segment(base, bytes, granule, Backing::Pages);

@@ -33,7 +33,7 @@ pub(crate) struct Sets<S: Storage> {
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
     /// The address at which moving pages are mapped next, if it is unmapped: the end of the last
-    /// mapped ones, or the begin of the newest range.
+    /// mapped ones, or the start of the newest range.
     pub front: u64,
     /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
     /// more (see [`epochs`](crate::heap::epochs)). This is at most the heap's clock; 0 means that

@@ -41,8 +41,8 @@ const RESERVE_EXTRA: u64 = 8;
 
 /// The length of a range of addresses as a multiple of the device's memory, if pages move. A range
 /// that is used up is used again from its beginning, and if no gap is long enough, replaced; it is
-/// released once nothing is mapped in it. With 4, an 80 GiB device has room for hundreds of heaps in
-/// the 128 TiB of addresses of a process; later heaps get shorter ranges.
+/// released once nothing is mapped in it. With 4, an 80 GiB device has room for hundreds of heaps
+/// in the 128 TiB of addresses of a process; later heaps get shorter ranges.
 /// `expandable_segments_reserve` sets another length.
 const RANGE_TIMES_DEVICE: u64 = 4;
 
