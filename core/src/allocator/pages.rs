@@ -76,8 +76,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// longer ones. Returns true if work is left for another call. Under every policy, it also
     /// removes some stale mappings of elastic ranges, and maps pages ahead where ranges have grown.
     /// Under `reclaim:auto`, it gives idle memory back to the device where that is worth the cost:
-    /// see [`reclaim_stats`](Self::reclaim_stats). With `spill`, it makes pages of the host ahead of
-    /// need while the device has little memory left.
+    /// see [`reclaim_stats`](Self::reclaim_stats). With `spill`, it makes pages of the host ahead
+    /// of need while the device has little memory left.
     ///
     /// A host calls this when it is idle, or from a separate thread. Other threads may allocate and
     /// free at the same time.
@@ -99,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.waits.give_spare_events_back(&device.driver);
         let left = device.holdings().give_idle_back(&device.idle, max_us)?;
         let left = left | device.holdings().make_pages_of_host_ahead(max_us)?;
-        let left = left | device.map_ahead(max_us)?;
+        let left = left | device.require_ranges().map_or(Ok(false), |ranges| ranges.map_ahead(max_us))?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 

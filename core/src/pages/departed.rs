@@ -10,7 +10,7 @@
 //!
 //! A departed page is still mapped at its old place, and a commit there takes it back without a
 //! call to the device. The next user of a place starts at its begin, so the pages far from the
-//! begin of the part that was given up are missed least. A request takes a usable page of the
+//! start of the part that was given up are missed least. A request takes a usable page of the
 //! greatest length that fits, which saves calls to the device: of these the deepest one, and of one
 //! depth the one that departed first. Depth is counted in units of 16 MiB, so that the pages of one
 //! departure mostly come together: a stream is ordered after each departure anew.
@@ -79,7 +79,7 @@ fn by_length<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
 
 impl<S: Storage> PagePool<S> {
     /// Marks a moving page as departed. It may be used after `departure`, and is still mapped at
-    /// `at`, `depth` bytes after the begin of the part that was given up.
+    /// `at`, `depth` bytes after the start of the part that was given up.
     pub(crate) fn depart(&mut self, page: u32, departure: u32, at: u64, depth: u64) {
         (self.table[page].behind, self.table[page].left_at) = (departure, at);
         let shallowness = DEEPEST - (depth >> DEPTH_SHIFT).min(DEEPEST);

@@ -8,45 +8,44 @@
 //! upkeep  ─▶ the same, before the next commit comes
 //! ```
 //!
-//! A page ahead is like one that the program has committed and given up: it is idle at its place, and
-//! serves any request that needs memory. So it is not held for the range, and the range has no more
-//! bytes than the program has committed. A batch has two pages after a first growth, then four, then
-//! eight: on an H100, to map one page beside a kernel took 98 µs, and 68, 56 and 49 µs a page in
-//! batches of these lengths.
+//! A page ahead is like one that the program has committed and given up: it is idle at its place,
+//! and serves any request that needs memory. So it is not held for the range, and the range has no
+//! more bytes than the program has committed. A batch has two pages after a first growth, then
+//! four, then eight: on an H100, to map one page beside a kernel took 98 µs, and 68, 56 and 49 µs a
+//! page in batches of these lengths.
 //!
-//! Pages ahead come from memory that is idle anyway, and new ones only as long as the idle memory is
-//! a small part of what ranges have.
+//! Pages ahead come from memory that is idle anyway, and new ones only as long as the idle memory
+//! is a small part of what ranges have.
 
 use super::RangeMapper;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::PageGuard;
 use crate::arena::paging::ranges::commit::Gaps;
 use crate::arena::paging::ranges::table::{Ahead, MOST_AHEAD, Part};
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::{Platform, flags};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::departures::Departing;
 use crate::stats::Stat;
 
-/// The part of the memory of ranges, as a divisor, up to which memory may be idle when a new page is
-/// made ahead.
+/// The part of the memory of ranges, as a divisor, up to which memory may be idle when a new page
+/// is made ahead.
 const IDLE: u64 = 128;
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> RangeMapper<'_, P> {
     /// Maps pages ahead where ranges have grown, for about `max_us` microseconds, and one batch at
     /// least. Returns true if the time ended before the work did.
-    pub(crate) fn map_ahead(self, max_us: u64) -> Result<bool, Error> {
+    pub(crate) fn map_ahead(&self, max_us: u64) -> Result<bool, Error> {
         // A page that is mapped during a capture is not in the captured order.
         if self.driver.flags.has(flags::CAPTURE) || !self.paging.ranges.lock().has_fronts() {
             return Ok(false);
         }
-        let ranges = self.require_ranges()?;
         let mut left = max_us;
         loop {
             // The lock's guard must be dropped before the device is called.
             let front = self.paging.ranges.lock().take_front();
             let Some(at) = front else { return Ok(false) };
-            let (mapped, ticks) = self.driver.timed(|| ranges.map_ahead_of(at));
+            let (mapped, ticks) = self.driver.timed(|| self.map_ahead_of(at));
             if !mapped? {
                 continue;
             }
@@ -58,9 +57,7 @@ impl<P: Platform> OnDevice<'_, P> {
             left -= us;
         }
     }
-}
 
-impl<P: Platform> RangeMapper<'_, P> {
     /// Collects pages to map ahead of `part`, if the part grows and all of it is a gap. The pages
     /// are appended to the batch of the part.
     pub(super) fn fill_ahead(&self, part: Part, batch: &mut Batch) -> Result<Option<Ahead>, Error> {
@@ -99,8 +96,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         Ok(())
     }
 
-    /// Gives up the mapped pages of `tail`, which are in hand and in no list, so that they are ahead.
-    /// Takes over the reference to `departure`, which is complete.
+    /// Gives up the mapped pages of `tail`, which are in hand and in no list, so that they are
+    /// ahead. Takes over the reference to `departure`, which is complete.
     pub(super) fn leave_ahead(&self, tail: Part, departure: u32) {
         let mut ranges = self.paging.ranges.lock();
         let mut at = tail.begin;
@@ -123,7 +120,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         self.given_up().release_departure(departure);
     }
 
-    /// Counts the depth of the pages ahead of a part that is given up from the begin of the part,
+    /// Counts the depth of the pages ahead of a part that is given up from the start of the part,
     /// because the next user of the place comes from there.
     pub(super) fn sink_ahead(&self, part: Part) {
         let after = Part { begin: part.end, end: part.end.saturating_add(MOST_AHEAD * self.range_step()), ..part };
@@ -138,8 +135,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
     }
 
-    /// Maps a batch of pages ahead of the committed memory that ends at `at`, if it can grow. Returns
-    /// whether it did.
+    /// Maps a batch of pages ahead of the committed memory that ends at `at`, if it can grow.
+    /// Returns whether it did.
     fn map_ahead_of(&self, at: u64) -> Result<bool, Error> {
         let found = self.paging.ranges.lock().range_before(at);
         let Some(range) = found else { return Ok(false) };

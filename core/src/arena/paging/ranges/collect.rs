@@ -4,7 +4,7 @@
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::paging::ranges::table::Stage;
+use crate::arena::paging::ranges::table::Staleness;
 use crate::error::Error;
 use crate::units::DevicePtr;
 
@@ -30,15 +30,15 @@ impl<P: Platform> Mapper<'_, P> {
             return Ok(());
         }
         let mut left = most;
-        let result = self.collect_in(Stage::Left, &mut left);
-        if idle { result.and(self.collect_in(Stage::Idle, &mut left)) } else { result }
+        let result = self.collect_in(Staleness::Left, &mut left);
+        if idle { result.and(self.collect_in(Staleness::Idle, &mut left)) } else { result }
     }
 
     /// Removes stale mappings in `stage`, up to `left`, which it lowers.
     ///
     /// # Errors
     /// The first error of the device, after all mappings have been tried.
-    fn collect_in(&self, stage: Stage, left: &mut u32) -> Result<(), Error> {
+    fn collect_in(&self, stage: Staleness, left: &mut u32) -> Result<(), Error> {
         let (mut from, mut result) = (0, Ok(()));
         while *left > 0 {
             let next = self.paging.ranges.lock().next_stale(from, stage);

@@ -202,8 +202,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         Ok(false)
     }
 
-    /// Commits a held part with the pages of a batch, of which the last are mapped `ahead`. Room for
-    /// them among the pieces has been promised. Returns the departure of the pages ahead, or
+    /// Commits a held part with the pages of a batch, of which the last are mapped `ahead`. Room
+    /// for them among the pieces has been promised. Returns the departure of the pages ahead, or
     /// [`NONE`] without such pages. Returns `None` if the device does not have the memory.
     fn map_and_publish(
         &self,
@@ -332,8 +332,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         Ok(())
     }
 
-    /// Adds the mapped pages of a batch as stale pieces in the gaps of `part`. `growths` is how often
-    /// the memory before has grown in a row.
+    /// Adds the mapped pages of a batch as stale pieces in the gaps of `part`. `growths` is how
+    /// often the memory before has grown in a row.
     pub(super) fn add_pieces(&self, ranges: &mut RangeTable<P::Storage>, part: Part, batch: &Batch, growths: u8) {
         let mut at = part.begin;
         for page in self.paging.numbers_of(batch) {

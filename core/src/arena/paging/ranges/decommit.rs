@@ -1,9 +1,9 @@
 //! Decommitting parts and releasing ranges. The pages depart after an event, and serve requests
 //! from then on.
 //!
-//! Nothing waits, and nothing is unmapped at once. The mappings become stale. Those whose pages serve
-//! elsewhere are removed once the event is complete (collect.rs), and the others when memory is
-//! wanted for another use.
+//! Nothing waits, and nothing is unmapped at once. The mappings become stale. Those whose pages
+//! serve elsewhere are removed once the event is complete (collect.rs), and the others when memory
+//! is wanted for another use.
 
 use super::{FEW, RangeMapper};
 use crate::arena::Platform;

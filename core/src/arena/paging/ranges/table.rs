@@ -9,8 +9,8 @@
 //! program has this step committed. A piece without a bit is *stale*. It waits for the work before
 //! its departure. Then it is *idle* as long as the page serves nobody, and a commit takes it back
 //! without a call to the device. Once the page serves elsewhere, the place is *left*, and the
-//! mapping is to be removed. A *lost* piece is a mapping that the device failed to remove; nothing is
-//! mapped at its addresses again.
+//! mapping is to be removed. A *lost* piece is a mapping that the device failed to remove; nothing
+//! is mapped at its addresses again.
 //!
 //! Nothing in this file calls the device.
 
@@ -84,7 +84,7 @@ impl Vacant for RangeEntry {
 
 /// What is known of a stale piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum Staleness {
     /// The departure is not known to be complete.
     Waiting,
     /// No work uses the mapping, and the page serves nobody.
@@ -115,8 +115,8 @@ pub(crate) struct Piece {
     pub growths: u8,
     /// Whether a commit has taken back the page of a stale piece.
     pub is_revived: bool,
-    /// The stage of a stale piece, and [`Stage::Waiting`] for others.
-    stage: Stage,
+    /// The stage of a stale piece, and [`Staleness::Waiting`] for others.
+    stage: Staleness,
     /// Whether the device failed to remove the mapping, which may then remain forever.
     is_lost: bool,
 }
@@ -153,7 +153,7 @@ impl Piece {
     /// Returns the key of a stale piece in the set of its stage. Returns `None` if the piece is in
     /// none, as when it has just been added and has no departure.
     fn stale_key(&self) -> Option<Key> {
-        let major = u64::from(if self.stage == Stage::Waiting { self.departure } else { self.range });
+        let major = u64::from(if self.stage == Staleness::Waiting { self.departure } else { self.range });
         (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
     }
 
@@ -184,7 +184,7 @@ vacant!(Piece, page, |next| Self {
     departure: NONE,
     growths: 0,
     is_revived: false,
-    stage: Stage::Waiting,
+    stage: Staleness::Waiting,
     is_lost: false,
 });
 
@@ -254,20 +254,20 @@ impl<S: Storage> StaleSets<S> {
     }
 
     /// Returns the root of the set of the pieces in `stage`.
-    fn root(&self, stage: Stage) -> Link {
+    fn root(&self, stage: Staleness) -> Link {
         match stage {
-            Stage::Waiting => self.waiting,
-            Stage::Idle => self.idle,
-            Stage::Left => self.left,
+            Staleness::Waiting => self.waiting,
+            Staleness::Idle => self.idle,
+            Staleness::Left => self.left,
         }
     }
 
     /// Returns the root of the set of the pieces in `stage`, to change it.
-    fn root_mut(&mut self, stage: Stage) -> &mut Link {
+    fn root_mut(&mut self, stage: Staleness) -> &mut Link {
         match stage {
-            Stage::Waiting => &mut self.waiting,
-            Stage::Idle => &mut self.idle,
-            Stage::Left => &mut self.left,
+            Staleness::Waiting => &mut self.waiting,
+            Staleness::Idle => &mut self.idle,
+            Staleness::Left => &mut self.left,
         }
     }
 }
@@ -436,7 +436,7 @@ impl<S: Storage> RangeTable<S> {
         {
             let Piece { page, range, .. } = self.pieces[entry];
             let is_idle = is_departed(page) && self.range(range).is_held;
-            self.set_stage(entry, if is_idle { Stage::Idle } else { Stage::Left });
+            self.set_stage(entry, if is_idle { Staleness::Idle } else { Staleness::Left });
         }
     }
 
@@ -445,22 +445,22 @@ impl<S: Storage> RangeTable<S> {
         // Another thread may have removed the mapping, and another page may be there.
         let found = self.first_from(at).filter(|&entry| self.pieces[entry].at == at);
         if let Some(entry) = found
-            && (self.pieces[entry].page, self.pieces[entry].stage) == (page, Stage::Idle)
+            && (self.pieces[entry].page, self.pieces[entry].stage) == (page, Staleness::Idle)
         {
-            self.set_stage(entry, Stage::Left);
+            self.set_stage(entry, Staleness::Left);
         }
     }
 
     /// Notes that the idle pieces of a released range are left.
     pub(crate) fn leave_all(&mut self, range: u32) {
-        while let Some((_, at)) = self.next_stale(range, Stage::Idle).filter(|&(first, _)| first == range) {
+        while let Some((_, at)) = self.next_stale(range, Staleness::Idle).filter(|&(first, _)| first == range) {
             let entry = self.first_from(at).expect("a piece is listed");
-            self.set_stage(entry, Stage::Left);
+            self.set_stage(entry, Staleness::Left);
         }
     }
 
     /// Sets the stage of a stale piece with a departure.
-    fn set_stage(&mut self, entry: u32, stage: Stage) {
+    fn set_stage(&mut self, entry: u32, stage: Staleness) {
         let before = self.pieces[entry];
         self.stale.remove(entry, &before, &self.pieces);
         self.pieces[entry].stage = stage;
@@ -469,7 +469,7 @@ impl<S: Storage> RangeTable<S> {
 
     /// Returns the range and the address of the first piece that is idle or left, as `stage` says,
     /// starting from the range with number `range`.
-    pub(crate) fn next_stale(&self, range: u32, stage: Stage) -> Option<(u32, u64)> {
+    pub(crate) fn next_stale(&self, range: u32, stage: Staleness) -> Option<(u32, u64)> {
         let bound = Key { major: u64::from(range), minor: 0 };
         let entry = self.stale.nodes.at_least(self.stale.root(stage), bound, by_stale_key(&self.pieces))?;
         Some((self.pieces[entry].range, self.pieces[entry].at))
@@ -488,7 +488,7 @@ impl<S: Storage> RangeTable<S> {
         let piece = &mut self.pieces[entry];
         change(piece);
         if !piece.is_stale() {
-            piece.stage = Stage::Waiting;
+            piece.stage = Staleness::Waiting;
         }
         let end = piece.end();
         if before.stale_key() != piece.stale_key() {
