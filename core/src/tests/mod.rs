@@ -13,6 +13,8 @@ mod compact;
 #[cfg(not(loom))]
 mod consolidate;
 #[cfg(not(loom))]
+mod converted;
+#[cfg(not(loom))]
 mod direct;
 #[cfg(not(loom))]
 mod extents;

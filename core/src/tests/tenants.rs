@@ -126,9 +126,9 @@ fn growth_beyond_max_is_refused_before_the_device_is_called() {
         assert!(matches!(malloc_in(&allocator, pool, 80 * MIB, ONE), Err(Error::OutOfMemory(_))), "`{policy}`");
         assert_eq!(changes(&allocator), before, "`{policy}`: no addresses are reserved for nothing");
         let kept = malloc_in(&allocator, pool, 40 * MIB, ONE).unwrap();
+        let block = malloc_in(&allocator, other, 40 * MIB, ONE).unwrap();
         let free = malloc(&allocator, 40 * MIB).unwrap();
         allocator.free(free).unwrap();
-        let block = malloc_in(&allocator, other, 40 * MIB, ONE).unwrap();
         let before = changes(&allocator);
         let refused = malloc_in(&allocator, pool, 40 * MIB, TWO).unwrap_err();
         assert_eq!(changes(&allocator), before, "`{policy}`: the memory of others stays");

@@ -87,7 +87,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         let Some(stitcher) = &self.stitcher else { return Ok(()) };
         // Using the pair keeps it with this stream.
         let own = self.heaps.find_pair(0, stream);
-        let requester = Requester { stream, own: own.as_ref().map(|own| own.pair) };
+        let requester = Requester { stream, pool: 0, own: own.as_ref().map(|own| own.pair) };
         let end = batch.bytes + wanted;
         // Every page of a commit is mapped anyway, so moving fewer pages would save nothing.
         let mut moves = u32::MAX;

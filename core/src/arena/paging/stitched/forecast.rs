@@ -63,7 +63,7 @@ impl<P: Platform> Stitcher<'_, P> {
         let Lacking { needed, beside } = lacking.unwrap_or(whole);
         let pages = self.mapper().paging.pool.lock().bytes;
         let new = needed.saturating_sub(spare);
-        let may_move = new > room && super::may_move(request);
+        let may_move = new > room && self.may_move(request);
         let departed = (pages.spare + pages.departed).saturating_sub(spare);
         let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
@@ -79,18 +79,17 @@ impl<P: Platform> Stitcher<'_, P> {
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
         let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());
-        for pair in mapper.heaps.pairs_of(0) {
-            if pair.pair != request.slot / 2 {
-                let slot = super::gather::slots_of(pair.pair)[0];
-                let stream = mapper.driver.usable_stream(&mapper.heaps.lock(slot), request.stream);
-                let Some(stream) = stream else { continue };
-                // Another stream that captures can neither be ordered before the request nor waited
-                // for.
-                if mapper.driver.call(|memory| memory.is_capturing(stream))? {
-                    continue;
-                }
+        self.count_free(Wanted::Free, request.slot / 2, &mut counts);
+        for other in self.others(request.into()) {
+            let slot = super::gather::slots_of(other.pair)[0];
+            let stream = mapper.driver.usable_stream(&mapper.heaps.lock(slot), request.stream);
+            // Another stream that captures can neither be ordered before the request nor waited
+            // for.
+            if let Some(stream) = stream
+                && !mapper.driver.call(|memory| memory.is_capturing(stream))?
+            {
+                self.count_free(Wanted::Free, other.pair, &mut counts);
             }
-            self.count_free(Wanted::Free, pair.pair, &mut counts);
         }
         Ok(counts.bytes())
     }

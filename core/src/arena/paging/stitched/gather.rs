@@ -4,9 +4,10 @@
 //! [quiet](crate::heap::epochs), it may move at once. Otherwise an event is recorded on the page's
 //! stream, and the requesting stream is ordered after it. The host never waits.
 //!
-//! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
-//! replay, and when the pool has no users any more, the last replays may still be running, on any
-//! stream. Nothing moves between streams while a graph is captured.
+//! Pages move within a pool, and from the default pool to the others. The memory of a captured
+//! graph neither gives nor takes pages: the graph may write to it at every replay, and when the
+//! pool has no users any more, the last replays may still be running, on any stream. Nothing moves
+//! between streams while a graph is captured.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -21,6 +22,7 @@ use crate::heap::moves::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::units::{NO_STREAM, StreamId};
+use core::iter::once;
 
 /// The size that a batch should have, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +38,15 @@ pub(in crate::arena) struct PageRequest {
 pub(in crate::arena) struct Requester {
     /// The stream on which the pages will be used.
     pub stream: StreamId,
-    /// The requester's pair in the default pool, if any. The caller uses it.
+    /// The pool for which the pages are, which holds no memory of a captured graph.
+    pub pool: u32,
+    /// The requester's pair in this pool, if any. The caller uses it.
     pub own: Option<u32>,
 }
 
 impl From<&Request> for Requester {
     fn from(request: &Request) -> Self {
-        Self { stream: request.stream, own: Some(request.slot / 2) }
+        Self { stream: request.stream, pool: request.pool, own: Some(request.slot / 2) }
     }
 }
 
@@ -191,9 +195,12 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 
     /// Iterates over the pairs from which pages may move to a requester, other than the requester's
-    /// own pair.
+    /// own pair: those of its pool, and then those of the default pool.
     pub(super) fn others(&self, requester: Requester) -> impl Iterator<Item = PairUse<'a, P>> {
-        self.mapper().heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
+        let heaps = self.mapper().heaps;
+        let shared = (requester.pool != 0).then_some(0);
+        let pairs = once(requester.pool).chain(shared).flat_map(|pool| heaps.pairs_of(pool));
+        pairs.filter(move |other| Some(other.pair) != requester.own)
     }
 
     /// Takes free pages of a pair, as many as wanted if there are enough.

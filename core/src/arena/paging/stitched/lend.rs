@@ -77,7 +77,8 @@ impl<P: Platform> Stitcher<'_, P> {
     /// large enough.
     fn lender(&self, request: &Request, allowed: u64) -> Result<Option<u32>, Error> {
         let mapper = self.mapper();
-        if self.options.completed_pages_only || !super::may_move(request) || mapper.driver.flags.has(flags::CAPTURE) {
+        let stays = self.options.completed_pages_only || request.pool != 0 || !self.may_move(request);
+        if stays || mapper.driver.flags.has(flags::CAPTURE) {
             return Ok(None);
         }
         // If the borrower may be gone by the free, it could not be waited for then.

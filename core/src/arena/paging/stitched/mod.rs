@@ -38,6 +38,7 @@ use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::config::{Policy, Stitched};
 use crate::error::Error;
+use crate::heap::Keeps;
 use crate::heap::growth::HeldRoom;
 use crate::pages::Batch;
 use crate::units::DevicePtr;
@@ -142,7 +143,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         self.mapper().paging.take_spares(needed, u64::MAX, batch);
         // The permission is held until the pages are ordered, so that no capture starts in between.
         // Only departed pages have a departure.
-        if may_move(request)
+        if self.may_move(request)
             && let Some(_permission) = self.mapper().driver.may_record()
         {
             self.mapper().take_departed(request.stream, needed, self.options.completed_pages_only, batch)?;
@@ -151,7 +152,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
-        if to_move > 0 && may_move(request) {
+        if to_move > 0 && self.may_move(request) {
             let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
             let wanted = PageRequest { end: batch.bytes + to_move, room };
@@ -170,10 +171,12 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         Ok(true)
     }
-}
 
-/// Returns whether pages may move for a request. They never move into a private pool, nor while the
-/// request's stream captures a graph, because the graph would write to the pages at every replay.
-fn may_move(request: &Request) -> bool {
-    request.pool == 0 && !request.capturing
+    /// Returns whether pages may move for a request. They never move into a pool with memory of a
+    /// captured graph, nor while the request's stream captures one, because the graph would write
+    /// to the pages at every replay.
+    fn may_move(&self, request: &Request) -> bool {
+        let of_graphs = || self.mapper().heaps.lock(request.slot).keeps == Keeps::ForGraphs;
+        !request.capturing && (request.pool == 0 || !of_graphs())
+    }
 }

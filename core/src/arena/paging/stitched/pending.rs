@@ -22,7 +22,8 @@ impl<P: Platform> Stitcher<'_, P> {
         request: &Request,
         allowed: u64,
     ) -> Result<Option<DevicePtr>, Error> {
-        if self.options.completed_pages_only || !super::may_move(request) {
+        // Frees that wait in other pools stay there.
+        if self.options.completed_pages_only || request.pool != 0 || !self.may_move(request) {
             return Ok(None);
         }
         if !self.mapper().driver.flags.has_pending() || self.suffices(request, allowed)? {
