@@ -601,3 +601,22 @@ fn a_key_without_effect_is_named_on_standard_error() {
         assert_eq!((finished.status, finished.errors.lines().count()), (0, count), "{}", finished.errors);
     }
 }
+
+/// A mixture of experts that is converted while it loads, in the default pool, and in a pool of the
+/// program on one and on two streams.
+#[test]
+fn a_converted_model_holds_little_more_than_its_weights_under_stitched_in_pools_too() {
+    for name in ["moe", "moe_pool", "moe_pool_streams"] {
+        let file = trace(&format!("loading/{name}.pickle.gz"));
+        let options = ["--json", "--policy=caching,stitched", "--config=policy:caching,expandable_segments:True"];
+        let lines = compare(&options, &[&file]).json();
+        let utilisation = |policy: &str, config: &str| {
+            let is_wanted = |line: &&Value| line["policy"] == policy && line["config"] == config;
+            let line = lines.iter().find(is_wanted).unwrap_or_else(|| panic!("{policy}, `{config}`: {lines:#?}"));
+            line["utilisation"].as_f64().expect("a share")
+        };
+        assert!(utilisation("caching", "expandable_segments:True") < 0.72, "{name}");
+        let stitched = utilisation("stitched", "");
+        assert!(stitched > 0.96, "{name}: {stitched}");
+    }
+}

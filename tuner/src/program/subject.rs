@@ -73,7 +73,7 @@ pub trait Subject: Sized {
     fn begin_capture(&self) -> Result<(), Error>;
     /// Ends the routing into the pool of the graphs.
     fn end_capture(&self) -> Result<(), Error>;
-    /// Makes a private pool one that a captured graph uses, from now on.
+    /// Keeps a private pool from now on. A captured graph uses it, unless the program has made it.
     fn keep_pool(&self, pool: PoolId) -> Result<(), Error>;
     /// Routes every later request into a private pool.
     fn begin_route(&self, pool: PoolId) -> Result<(), Error>;
@@ -153,6 +153,10 @@ impl<D: Simulates, R: Lock, A: SubAllocators> Subject for Allocator<D, R, Growab
     fn keep_pool(&self, pool: PoolId) -> Result<(), Error> {
         let pools = self.pools(DEVICE)?;
         pools.retain(pool, PoolOptions::default())?;
+        // PyTorch names the pools of graphs (n, 0), and those that a program makes (0, n).
+        if pool.0 == 0 {
+            return Ok(());
+        }
         // An empty capture is how the allocator learns that a graph uses the pool. Its user is the
         // graph.
         pools.begin_route(pool, Route::All, RoutePurpose::Capture)?;
