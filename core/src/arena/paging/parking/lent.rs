@@ -31,7 +31,8 @@ impl<P: Platform> Holdings<'_, P> {
     /// Takes lent pages of at least `wanted` bytes, or all that there are, for a request that
     /// otherwise needs new memory. Those with a length that `fits` become spare, and come first.
     /// Takes none while another call parks, wakes, lends or reclaims memory. `capturing` is true if
-    /// the request is part of a capture, which permits no wait.
+    /// the request is part of a capture, which permits no wait. The caller has asked whether a pool
+    /// [may lend](crate::arena::paging::Paging::may_lend): this walks over all pools.
     ///
     /// # Errors
     /// Those of the device. No other page is taken.
