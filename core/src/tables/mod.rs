@@ -613,6 +613,7 @@ mod growable {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use crate::sync::{AtomicU32, Ordering};
 
         #[test]
         fn entries_are_set_once_and_stay() {
@@ -626,6 +627,19 @@ mod growable {
             let last = (FIRST + CHUNK * CHUNKS - 1) as u32;
             assert_eq!(table.get_or_make(last, || Box::new(8)), Some(&8));
             assert_eq!((table.get(last), table.get(last - CHUNK as u32)), (Some(&8), None));
+        }
+
+        #[test]
+        fn an_entry_in_place_is_empty_until_it_is_set_and_a_further_one_is_not_there() {
+            let table = GrowingInPlaceTable::<AtomicU32>::default();
+            let load = |entry: Option<&AtomicU32>| entry.map(|entry| entry.load(Ordering::Relaxed));
+            for (index, unset) in [(0, Some(0)), (63, Some(0)), (64, None), (1000, None)] {
+                assert_eq!((load(table.get(index)), load(table.peek(index))), (None, unset), "{index}");
+                let set = table.get_or_set(index, |entry| entry.store(index + 1, Ordering::Relaxed));
+                assert_eq!(load(set), Some(index + 1));
+                assert_eq!(load(table.get_or_set(index, |_| unreachable!("it is set"))), Some(index + 1));
+                assert_eq!((load(table.get(index)), load(table.peek(index))), (load(set), load(set)), "{index}");
+            }
         }
 
         #[test]
