@@ -556,8 +556,8 @@ mod tests {
                 for start in [HUGE_PAGE, HUGE_PAGE + page, 5 * HUGE_PAGE - page] {
                     let before = before_aligned(start, spare);
                     let parts = [before, length, spare - before];
-                    assert!(parts.iter().all(|part| part % page == 0), "{page} {bytes} {start:#x}: {parts:?}");
-                    assert!(length < HUGE_PAGE || (start + before) % HUGE_PAGE == 0);
+                    assert!(parts.iter().all(|part| part.is_multiple_of(page)), "{page} {bytes} {start:#x}: {parts:?}");
+                    assert!(length < HUGE_PAGE || (start + before).is_multiple_of(HUGE_PAGE));
                 }
             }
         }
