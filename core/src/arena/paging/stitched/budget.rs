@@ -36,6 +36,10 @@ const PAGES_HELD: u64 = 2048;
 /// The length of the longest page of an ordinary request, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
+/// The length of the shortest page of a large request in a pool that can be parked, in bytes. To
+/// copy so much takes three times as long as to create and map a page (H200).
+const SHORTEST_PARKED: u64 = 8 << 20;
+
 /// The longest page is the request divided by this. A request therefore gets at least four pages,
 /// so that parts of its memory can move later.
 const FEWEST_PAGES: u64 = 4;
@@ -137,6 +141,11 @@ impl<P: Platform> Stitcher<'_, P> {
         // the driver: a request of 32 MiB in four pages took 3.6 ms (H200), so it gets one page.
         if self.mapper().paging.parking.is_taken() {
             return missing.min(LONG_PAGE);
+        }
+        // A tagged pool is parked and woken page by page.
+        if self.mapper().heaps.lock(request.slot).parkable {
+            let longest = (request.size / FEWEST_PAGES).clamp(SHORTEST_PARKED, LONGEST_PAGE);
+            return missing.min(longest / step * step);
         }
         let held = self.mapper().ledger.reserved();
         let longest = (request.size / FEWEST_PAGES).min(self.page_of(PAGES_HELD));
