@@ -17,22 +17,12 @@
 //! the shares are the weights.
 
 use crate::host_memory::{group_folders, in_system, place_of, read};
+use crate::management::{GroupLimits, limits_of_group};
 use cachalot_core::MemoryInfo;
 use std::path::Path;
 
 /// The part of a hard limit that is left to the other processes of the group, as a divisor.
 const LEFT_BELOW_LIMIT: u64 = 16;
-
-/// The limits of a control group on a device, and what the group uses of it, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct GroupLimits {
-    /// Used by the group.
-    pub(crate) used: u64,
-    /// Protected from others. `None`: nothing is.
-    pub(crate) share: Option<u64>,
-    /// The most that the group may use. `None`: no limit.
-    pub(crate) most: Option<u64>,
-}
 
 impl GroupLimits {
     /// Reads the limits from a group's folder. The best-effort share (`dmem.low`) counts where no
@@ -77,7 +67,7 @@ impl GroupMemory {
     /// `asks_management`, asks the driver's management library.
     #[must_use]
     pub fn of(bus_id: &str, asks_management: bool) -> Self {
-        let of_driver = |folder: &Path| asks_management.then(|| crate::usage::limits_of_group(bus_id, folder))?;
+        let of_driver = |folder: &Path| asks_management.then(|| limits_of_group(bus_id, folder))?;
         Self::under(&in_system(""), bus_id, of_driver)
     }
 
