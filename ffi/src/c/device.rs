@@ -3,6 +3,7 @@
 use crate::c::announced::Announced;
 use crate::c::callbacks::Callbacks;
 use crate::c::explanation;
+use crate::c::known_streams::{simulated_stream, simulated_stream_handle};
 use crate::c::lazy_device::LazyDevice;
 use crate::c::recorder::Recorder;
 use crate::c::stacks::Stacks;
@@ -193,30 +194,6 @@ fn host_stream_id(stream: CuStream) -> Outcome<StreamId> {
     Err(Status::new(CACHALOT_ERROR_INVALID_STREAM, text))
 }
 
-/// Returns the number of a simulated device's stream: the handle, except for the default streams.
-#[inline(always)]
-pub(crate) fn simulated_stream(stream: CuStream) -> Option<StreamId> {
-    match stream {
-        CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
-        CuStream::PER_THREAD => Some(StreamId(OWN_STREAM | this_thread())),
-        // The core reserves the number with all bits set for "no stream".
-        CuStream(handle) => ((handle as u64) < OWN_STREAM).then_some(StreamId(handle as u64)),
-    }
-}
-
-/// Marks the number of a thread's own default stream. The CUDA backend uses the same mark.
-const OWN_STREAM: u64 = 0xffff << 48;
-
-/// Returns the handle of a simulated device's stream, or `None` for another thread's default
-/// stream.
-fn simulated_stream_handle(stream: StreamId) -> Option<CuStream> {
-    match stream.0 {
-        0 => Some(CuStream::NULL),
-        own if own == OWN_STREAM | this_thread() => Some(CuStream::PER_THREAD),
-        other => (other < OWN_STREAM).then_some(CuStream(other as usize)),
-    }
-}
-
 impl Forwarder for Device {
     type Inner = dyn DeviceMemory;
 
@@ -376,31 +353,5 @@ impl Host for Device {
     #[inline]
     fn call_site(&self, site: CallSite) -> u32 {
         self.stacks.number(site, &self.callbacks)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handles_and_numbers_of_simulated_streams_name_each_other() {
-        let own = StreamId(OWN_STREAM | this_thread());
-        let other_threads = StreamId(own.0 + 1);
-        for (handle, number) in [
-            (CuStream::NULL, StreamId::DEFAULT),
-            (CuStream::PER_THREAD, own),
-            (CuStream(3), StreamId(3)),
-            (CuStream(OWN_STREAM as usize - 1), StreamId(OWN_STREAM - 1)),
-        ] {
-            assert_eq!(simulated_stream(handle), Some(number));
-            assert_eq!(simulated_stream_handle(number), Some(handle));
-        }
-        assert_eq!(simulated_stream(CuStream::LEGACY), Some(StreamId::DEFAULT));
-        // What another thread's own stream is named is no handle here.
-        for number in [StreamId(OWN_STREAM), other_threads, StreamId(u64::MAX)] {
-            assert_eq!(simulated_stream_handle(number), None, "{number:?}");
-            assert_eq!(simulated_stream(CuStream(number.0 as usize)), None, "{number:?}");
-        }
     }
 }

@@ -392,7 +392,8 @@ impl ParsedOptions {
         notes::tell(&config, self.limit.is_some());
     }
 
-    /// Returns how the numbers of streams are known. `streams` is the table of the driver's streams.
+    /// Returns how the numbers of streams are known. `streams` is the table of the driver's
+    /// streams.
     fn known_streams(&self, streams: Arc<Streams>) -> KnownStreams {
         if self.has(CACHALOT_SIMULATED) {
             KnownStreams::Simulated
