@@ -295,7 +295,7 @@ impl Process {
         self.contexts.all().iter().for_each(|served| served.device().pay());
     }
 
-    /// Looks at the control groups of the process, and gives back what they want of the cache.
+    /// Looks at the control groups of the process, and gives cached memory back as they want it.
     pub(super) fn give_to_groups(&self) {
         for charge in self.charge.all() {
             let mut wanted = charge.look_at_groups();
