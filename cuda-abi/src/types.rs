@@ -192,8 +192,8 @@ impl CuMemLocation {
         Self { kind: CuMemLocationType::DEVICE, id: device.0 }
     }
 
-    /// Returns a locality domain of a device. The identifier is a union, and has two bytes here: the
-    /// device's ordinal and the domain's.
+    /// Returns a locality domain of a device. The identifier is a union, and has two bytes here:
+    /// the device's ordinal and the domain's.
     #[must_use]
     pub const fn locality_domain(device: CuDevice, domain: u8) -> Self {
         let id = c_int::from_ne_bytes([device.0 as u8, domain, 0, 0]);

@@ -348,8 +348,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Destroys one page in the list of `place` that has no aliases. Returns false if there is none,
-    /// or if frees are held off.
+    /// Destroys one page in the list of `place` that has no aliases. Returns false if there is
+    /// none, or if frees are held off.
     pub(in crate::arena) fn destroy_spare(&self, place: Place) -> Result<bool, Error> {
         if self.driver.holds_frees() {
             return Ok(false);
