@@ -303,11 +303,12 @@ fn train_with_prefetcher() -> (u64, f64) {
     (host.device().calls(Call::Map) - mapped, held as f64 / live as f64)
 }
 
-/// Without the room for pending memory in the budget, 51 pages are mapped.
+/// Three pages in each round of five steps go to where the last ones end. Without the room for
+/// pending memory in the budget, 87 are.
 #[test]
-fn a_prefetcher_that_repeats_itself_comes_to_map_nothing() {
+fn a_prefetcher_that_repeats_itself_comes_to_map_little() {
     let (mapped, held) = train_with_prefetcher();
-    assert!(mapped == 0 && held <= 1.025, "{mapped} pages, {held:.3}");
+    assert!(mapped <= 18 && held <= 1.025, "{mapped} pages, {held:.3}");
 }
 
 /// A program in which requests are ordered after the uses of pending blocks of their own heap and
