@@ -8,6 +8,7 @@ mod failures;
 mod files;
 mod host;
 mod memory;
+mod pressure;
 mod shared_memory;
 mod store;
 mod streams;
