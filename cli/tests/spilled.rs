@@ -60,7 +60,7 @@ fn the_table_has_columns_of_the_host_where_something_lies_there() {
     assert!(!shown("--repeat=1", "expandable_segments:True").contains("making"));
     assert!(shown("--repeat=1", "expandable_segments:True,spill:1G").contains("making"));
     for rate in ["0", "-1", "fast", "inf"] {
-        let refused = cachalot(["replay", "--link", rate, "x.csv"]);
+        let refused = cachalot(["replay", &format!("--link={rate}"), "x.csv"]);
         assert!(refused.status == 2 && refused.errors.contains("is not a rate"), "{rate}: {}", refused.errors);
     }
 }
