@@ -9,12 +9,9 @@ const BLOCK: u64 = 40 << 20;
 
 /// Three blocks at the same time, and the third of them once more.
 fn record() -> String {
-    let mut text = String::from("action,addr,size,stream\n");
-    for place in 1..=3 {
-        text += &format!("A,{place}00000000,{BLOCK},0\na,{place}00000000,{BLOCK},0\n");
-    }
-    let (free, again) = (format!("f,300000000,{BLOCK},0\nc,300000000,{BLOCK},0\n"), format!("a,300000000,{BLOCK},0\n"));
-    text + &free + &again
+    let events = [("A", 1), ("a", 1), ("A", 2), ("a", 2), ("A", 3), ("a", 3), ("f", 3), ("c", 3), ("a", 3)];
+    let lines = events.map(|(action, place)| format!("{action},{place}00000000,{BLOCK},0\n"));
+    String::from("action,addr,size,stream\n") + &lines.concat()
 }
 
 /// Replays a record in 80 MiB of the device. Returns the exit status, and what it says of the host.

@@ -343,19 +343,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ) -> Result<(), Error> {
         let _checked = self.checked_at("free", ptr);
         let word = self.pages.word(ptr);
-        if let Some((device, heap)) = self.unplanned(word) {
+        let heap = word.unplanned();
+        if let Some(device) = self.device_of(heap) {
             return if first(device, heap) { Ok(()) } else { device.free(heap, ptr, bytes) };
         }
         self.free_elsewhere(word, ptr, bytes)
     }
 
-    /// Returns the heap that owns an address, with its device, if the whole page belongs to one
-    /// without a plan. The null address has no owner.
+    /// Returns the device of a page's [`unplanned`](OwnerWord::unplanned) heap, or `None` if the page
+    /// does not belong to one. The null address has no owner.
     #[inline(always)]
-    fn unplanned(&self, word: OwnerWord) -> Option<(OnDevice<'_, On<D, R, S>>, HeapRef)> {
-        let heap = word.unplanned();
+    fn device_of(&self, heap: HeapRef) -> Option<OnDevice<'_, On<D, R, S>>> {
         let arena = self.arenas.get(heap.device as usize)?;
-        Some((OnDevice { arena, pages: &self.pages }, heap))
+        Some(OnDevice { arena, pages: &self.pages })
     }
 
     /// Calls `act` with the heap that owns `ptr`, and has an entry for the block. `act` returns

@@ -378,7 +378,7 @@ constants! {
         NONE = 0, "CU_MEM_HANDLE_TYPE_NONE";
         /// POSIX file descriptors.
         POSIX_FD = 1, "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
-        /// Handles of 64 bytes, which processes on other nodes of an NVLink fabric can import.
+        /// Handles of 64 bytes, which processes on other nodes of an `NVLink` fabric can import.
         FABRIC = 8, "CU_MEM_HANDLE_TYPE_FABRIC";
     }
     /// Access rights to a range (`CUmemAccess_flags`).

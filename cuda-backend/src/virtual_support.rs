@@ -31,7 +31,7 @@ pub(crate) struct Virtual {
 /// What a device's pages have besides what every page has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PageOptions {
-    /// Processes on other nodes of the device's NVLink fabric may import the pages
+    /// Processes on other nodes of the device's `NVLink` fabric may import the pages
     /// (`CU_MEM_HANDLE_TYPE_FABRIC`), if the device supports it and the driver permits it to the
     /// process.
     pub fabric: bool,

@@ -168,10 +168,10 @@ fn memory_of_a_locality_domain_is_imported_through_a_fabric() {
     let mut export = |handle| exporter.cuMemExportToShareableHandle(name.as_mut_ptr().cast(), handle, 8, 0);
     assert_eq!(export(exporter.create_shared(PAGE).expect("memory")), 1, "created for descriptors alone");
     assert_eq!(export(handle), 0);
-    let mut imported = 0;
-    assert_eq!(importer.cuMemImportFromShareableHandle(&mut imported, name.as_mut_ptr().cast(), 8), 0);
-    assert_eq!(importer.read(mapped(&importer, imported, PAGE), 2), Ok(vec![7, 8]));
+    let mut copy = 0;
+    assert_eq!(importer.cuMemImportFromShareableHandle(&mut copy, name.as_mut_ptr().cast(), 8), 0);
+    assert_eq!(importer.read(mapped(&importer, copy, PAGE), 2), Ok(vec![7, 8]));
     assert_eq!(exporter.export(handle).map(drop), Ok(()), "a descriptor, too");
     name[20] ^= 1;
-    assert_eq!(importer.cuMemImportFromShareableHandle(&mut imported, name.as_mut_ptr().cast(), 8), 1);
+    assert_eq!(importer.cuMemImportFromShareableHandle(&mut copy, name.as_mut_ptr().cast(), 8), 1);
 }

@@ -455,8 +455,8 @@ fn a_block_on_the_host_is_used_by_all_who_use_blocks() {
 /// group of either version. The files say how much is left, and stay as they are.
 #[test]
 fn the_host_and_its_control_groups_bound_what_lies_there() {
-    let Some(program) = program_with_driver("spill_bounds") else { return };
     const MIB: u64 = 1 << 20;
+    let Some(program) = program_with_driver("spill_bounds") else { return };
     let run = |name: &str, available: u64, files: &[(&str, String)]| {
         let system = scratch(&format!("spill_bounds_{name}"));
         let meminfo = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", 800 << 10, available >> 10);

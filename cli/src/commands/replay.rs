@@ -58,7 +58,7 @@ Examples:
   cachalot replay --config expandable_segments:True --wide snapshot.pickle
   cachalot replay --config expandable_segments:True,spill:8G --limit 14GiB snapshot.pickle";
 
-/// The rate at which kernels use memory of the host, in GB/s. Measured on an H200 with PCIe 5.
+/// The rate at which kernels use memory of the host, in GB/s. Measured on an H200 with `PCIe` 5.
 const LINK: f64 = 52.0;
 
 /// Repeat every decision of recorded programs, and measure

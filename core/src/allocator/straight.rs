@@ -44,8 +44,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline(always)]
     pub fn free_straight(&self, ptr: DevicePtr, bytes: Option<u64>) -> bool {
         let _checked = self.checked_at("free", ptr);
-        let owner = self.unplanned(self.pages.word(ptr));
-        owner.is_some_and(|(device, heap)| device.free_straight(heap, ptr, bytes))
+        let heap = self.pages.word(ptr).unplanned();
+        self.device_of(heap).is_some_and(|device| device.free_straight(heap, ptr, bytes))
     }
 
     /// Frees the block at `ptr` as [`free_straight`](Self::free_straight) does, under any

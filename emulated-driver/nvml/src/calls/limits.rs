@@ -65,8 +65,8 @@ fn set(group: &Path, file: &str, device: &Device, bytes: u64) -> Answer<()> {
     };
     let before = fs::read_to_string(&path).map_err(code)?;
     let others = before.lines().filter(|line| !line.starts_with(&region));
-    let mut text: String = others.flat_map(|line| [line, "\n"]).collect();
     let bytes = if bytes == NO_LIMIT { "max".to_owned() } else { bytes.to_string() };
-    text.push_str(&format!("{region} {bytes}\n"));
+    let own = format!("{region} {bytes}");
+    let text: String = others.chain([own.as_str()]).flat_map(|line| [line, "\n"]).collect();
     fs::write(path, text).map_err(code)
 }

@@ -72,8 +72,8 @@ of_system! {
         let wanted = serial.read()?;
         device.write(live.machine.find(|device, _| device.serial.as_deref() == Some(wanted))?)
     };
-    nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) |live| device.write(by_place(live, &place)?);
-    nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) |live| device.write(by_place(live, &place)?);
+    nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) |live| device.write(by_place(live, place.read()?)?);
+    nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) |live| device.write(by_place(live, place.read()?)?);
     nvmlDeviceGetTopologyCommonAncestor(first: Handle, second: Handle, level: Out<u32>) |live| {
         let (first, second) = (live.machine.device(first)?.0.index, live.machine.device(second)?.0.index);
         // The same board, or another bridge of the same processor: NVML_TOPOLOGY_INTERNAL and
@@ -99,8 +99,8 @@ fn by_index(live: &Live, index: u32) -> Answer<Handle> {
 }
 
 /// Returns the device at a place on the bus.
-fn by_place(live: &Live, text: &Text) -> Answer<Handle> {
-    let wanted = bus_id(text.read()?).ok_or(Code::INVALID_ARGUMENT)?;
+fn by_place(live: &Live, place: &str) -> Answer<Handle> {
+    let wanted = bus_id(place).ok_or(Code::INVALID_ARGUMENT)?;
     live.machine.find(|device, _| device.bus_id == wanted)
 }
 

@@ -16,7 +16,7 @@ fn calls_of_growth(allocator: &Simulated, range: &Owned<'_>, pages: core::ops::R
 }
 
 /// Gives up a part of a range that was committed, so that its pages are idle.
-fn idle<'a>(allocator: &'a Simulated, pages: u64) -> Owned<'a> {
+fn idle(allocator: &Simulated, pages: u64) -> Owned<'_> {
     let range = reserve(allocator, pages);
     for page in 0..pages {
         range.commit(page * PAGE, PAGE, TWO).unwrap();
