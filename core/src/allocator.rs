@@ -350,8 +350,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.free_elsewhere(word, ptr, bytes)
     }
 
-    /// Returns the device of a page's [`unplanned`](OwnerWord::unplanned) heap, or `None` if the page
-    /// does not belong to one. The null address has no owner.
+    /// Returns the device of a page's [`unplanned`](OwnerWord::unplanned) heap, or `None` if the
+    /// page does not belong to one. The null address has no owner.
     #[inline(always)]
     fn device_of(&self, heap: HeapRef) -> Option<OnDevice<'_, On<D, R, S>>> {
         let arena = self.arenas.get(heap.device as usize)?;
