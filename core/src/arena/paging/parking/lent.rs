@@ -22,10 +22,21 @@ use crate::heap::home_pages::HomePage;
 use crate::pages::Page;
 use crate::stats::Stat;
 use crate::trace::Action;
-use crate::units::{DevicePtr, NO_STREAM};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 /// The most pages that are found under one lock of a heap.
 const FOUND: usize = 64;
+
+/// The work that used the pages of a heap before it lent them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EarlierWork {
+    /// It is complete.
+    Complete,
+    /// It may be waited for on the stream, or if that has ended, on all streams.
+    On(Option<StreamId>),
+    /// A wait would break a capture.
+    MustNotWait,
+}
 
 impl<P: Platform> Holdings<'_, P> {
     /// Takes lent pages of at least `wanted` bytes, or all that there are, for a request that
@@ -80,7 +91,7 @@ impl<P: Platform> Holdings<'_, P> {
             from = pool + 1;
             for used in mapper.heaps.pairs_of(pool) {
                 for slot in [PoolKind::Small, PoolKind::Large].map(|kind| used.slot(kind)) {
-                    if mapper.may_take_lent_of(slot, may_wait)? {
+                    if mapper.work_before_loan(slot, may_wait)? != EarlierWork::MustNotWait {
                         mapper.visit_lent(slot, |_| true, &mut add);
                     }
                 }
@@ -184,22 +195,25 @@ impl<P: Platform> HeapMapper<'_, P> {
         heap.lent_pages(is_free, visit);
     }
 
-    /// Returns whether lent pages of the heap in `slot` can be taken: their work is complete, or
-    /// the caller `may_wait` for it.
+    /// Returns what is known of the work before the loan of the heap in `slot`. Without `may_wait`,
+    /// nothing can be waited for.
     ///
     /// # Errors
     /// Those of the device, if it is asked about a capture.
-    fn may_take_lent_of(&self, slot: u32, may_wait: bool) -> Result<bool, Error> {
+    fn work_before_loan(&self, slot: u32, may_wait: bool) -> Result<EarlierWork, Error> {
         let stream = {
             let heap = self.heaps.lock(slot);
-            if heap.loan.is_quiet || !may_wait {
-                return Ok(heap.loan.is_quiet);
+            if heap.loan.is_quiet {
+                return Ok(EarlierWork::Complete);
+            }
+            if !may_wait {
+                return Ok(EarlierWork::MustNotWait);
             }
             self.driver.usable_stream(&heap, NO_STREAM)
         };
         match stream {
-            Some(stream) => Ok(!self.driver.call(|memory| memory.is_capturing(stream))?),
-            None => Ok(true),
+            Some(stream) if self.driver.call(|memory| memory.is_capturing(stream))? => Ok(EarlierWork::MustNotWait),
+            _ => Ok(EarlierWork::On(stream)),
         }
     }
 
@@ -209,20 +223,12 @@ impl<P: Platform> HeapMapper<'_, P> {
     /// # Errors
     /// Those of the device.
     fn is_lent_quiet(&self, slot: u32, permission: Option<&RecordPermission<'_>>) -> Result<bool, Error> {
-        if !self.may_take_lent_of(slot, permission.is_some())? {
-            return Ok(false);
-        }
-        let stream = {
-            let heap = self.heaps.lock(slot);
-            if heap.loan.is_quiet {
-                return Ok(true);
-            }
-            self.driver.usable_stream(&heap, NO_STREAM)
-        };
-        match stream {
+        match self.work_before_loan(slot, permission.is_some())? {
+            EarlierWork::Complete => return Ok(true),
+            EarlierWork::MustNotWait => return Ok(false),
             // The loan has ordered the stream after all other work that uses the pages.
-            Some(stream) => self.driver.wait(|memory| memory.synchronize(stream))?,
-            None => self.driver.wait(P::Device::synchronize_all)?,
+            EarlierWork::On(Some(stream)) => self.driver.wait(|memory| memory.synchronize(stream))?,
+            EarlierWork::On(None) => self.driver.wait(P::Device::synchronize_all)?,
         }
         // A reclaim would need the turn that the caller has, so this is still the same loan.
         self.heaps.lock(slot).loan.is_quiet = true;

@@ -1,5 +1,5 @@
 //! Removal of stale mappings. Unmaps what no work uses any more, which the departures show. A
-//! mapping whose page serves nobody stays until memory is wanted elsewhere, because a commit there
+//! mapping whose page is not in use stays until memory is wanted elsewhere, because a commit there
 //! would need it again: to map a page anew takes 57 µs on an H100, and to take it back nothing.
 
 use crate::arena::Platform;

@@ -5,7 +5,7 @@
 //! reserve ─▶ | gap ……………………………………………………… |
 //! commit  ─▶ | page | page | page | gap ………… |   departed, spare, free pages of heaps, new ones
 //! decommit ▶ | page | stale …… | page | gap … |   the page is departed: others may use it
-//! commit  ─▶ | page | page …… | page | gap … |   those that serve nobody yet are taken back, without a call
+//! commit  ─▶ | page | page …… | page | gap … |   those not yet in use are taken back, without a call
 //! collect ─▶ | page | gap ………… | page | gap … |   once they serve elsewhere, and the work before is complete
 //! ```
 //!

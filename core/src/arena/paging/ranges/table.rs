@@ -7,7 +7,7 @@
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
 //! program has this step committed. A piece without a bit is *stale*. It waits for the work before
-//! its departure. Then it is *idle* as long as the page serves nobody, and a commit takes it back
+//! its departure. Then it is *idle* as long as the page is not in use, and a commit takes it back
 //! without a call to the device. Once the page serves elsewhere, the place is *left*, and the
 //! mapping is to be removed. A *lost* piece is a mapping that the device failed to remove; nothing
 //! is mapped at its addresses again.
@@ -87,7 +87,7 @@ impl Vacant for RangeEntry {
 pub(crate) enum Staleness {
     /// The departure is not known to be complete.
     Waiting,
-    /// No work uses the mapping, and the page serves nobody.
+    /// No work uses the mapping, and the page is not in use.
     Idle,
     /// No work uses the mapping, and the page serves elsewhere, or the range is released.
     Left,
