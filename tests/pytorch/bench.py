@@ -8,7 +8,8 @@ hits all alike, and all on the same few processors: one that another virtual mac
 alone. Every second round has the opposite order, so that none always follows the same other. "× torch" is the median, over every step, of what it took under PyTorch's
 allocator over what the same step took here: a burst of noise moves it little. "=" stands behind what is the same as
 under PyTorch's allocator: the losses of every turn, and the peaks to the byte. "reserved ÷ allocated" divides the two
-peaks. With `--only`, the named allocators run, and always PyTorch's. Ends with status 1 if a goal is missed.
+peaks. "calls for pages" are cachalot's of the driver that create, map and unmap pages, after the warm-up. With
+`--only`, the named allocators run, and always PyTorch's. Ends with status 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ GOALS = {
     "cachalot, swap, stitched": (0.98, 1.05),
 }
 HEAD = ["allocator", "last loss", "peak allocated, MiB", "peak reserved, MiB", "reserved ÷ allocated", "process, MiB"]
-HEAD += ["steps/s", "steps/s from", "steps/s to", "× torch"]
+HEAD += ["steps/s", "steps/s from", "steps/s to", "× torch", "calls for pages a step", "µs a step"]
 
 
 class Child:
@@ -94,7 +95,16 @@ class Child:
                 answer = {"seconds": seconds, "loss": loss.item()}
                 answer |= {"reserved": torch.cuda.max_memory_reserved(), "allocated": torch.cuda.max_memory_allocated()}
                 answer["requests"] = torch.cuda.memory_stats()["allocation.all.allocated"]
+                answer["pages"] = calls_for_pages()
                 print(json.dumps(answer), flush=True)
+
+
+def calls_for_pages() -> dict[str, float]:
+    """The calls of the driver for pages so far, and their microseconds, by kind, if cachalot is switched on."""
+    import cachalot_gpu.torch
+
+    found = cachalot_gpu.torch.statistics() if cachalot_gpu.torch.enabled() else {}
+    return {name: n for name, n in found.items() if name.startswith("pages.") and name.endswith((".calls", ".us"))}
 
 
 class Worker:
@@ -181,6 +191,11 @@ def peak(answers: list[dict[str, Any]], key: str) -> int:
     return max(answer[key] for answer in answers)
 
 
+def total(pages: dict[str, float], end: str) -> float:
+    """The sum over all kinds of calls."""
+    return sum(number for name, number in pages.items() if name.endswith(end))
+
+
 def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """A row of the table, and the goals that it misses; `base` are the answers of PyTorch's own allocator."""
     ours, theirs = timed(answers), timed(base)
@@ -194,6 +209,9 @@ def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]
     ratio = peak(answers, "reserved") / peak(answers, "allocated")
     cells += [f"{ratio:.3f}", f"{peak(answers, 'process') / MIB:.0f}"]
     cells += [f"{rate:.2f}" for rate in (statistics.median(rates), rates[0], rates[-1])] + [f"{pace:.3f}"]
+    for end in (".calls", ".us"):
+        more = total(answers[-1]["pages"], end) - total(answers[1]["pages"], end)
+        cells.append(f"{more / len(ours):.1f}" if answers[-1]["pages"] else "")
     missed = [] if same else ["the losses differ"]
     if allocator in GOALS:
         least, most = GOALS[allocator]
