@@ -18,6 +18,7 @@ from pathlib import Path
 from common import ALLOCATORS, MIB, Run
 
 CHILDREN = 8
+"""They run at the same time."""
 
 
 class Last:
@@ -49,11 +50,10 @@ def main() -> None:
         child()
         return
     assert sys.argv[1] in ALLOCATORS
-    outcomes = []
-    for _ in range(CHILDREN):
-        command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "child"]
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        outcomes.append((finished.returncode, finished.stderr.strip()[-200:]))
+    command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "child"]
+    children = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(CHILDREN)]
+    said = [child.communicate(timeout=60)[1].strip()[-200:] for child in children]
+    outcomes = [(child.returncode, text) for child, text in zip(children, said)]
     bad = [outcome for outcome in outcomes if outcome != (0, "")]
     Run().end("right" if not bad else f"{len(bad)} of {CHILDREN} fail: {bad[0]}")
 

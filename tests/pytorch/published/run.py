@@ -11,6 +11,7 @@ CACHALOT_EMU_MEMORY of 24 GiB.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ import tables  # noqa: E402
 
 PATIENCE_S = 40
 DRY_PATIENCE_S = 300
+ERROR = re.compile(r"\s*(what\(\)|[\w.]*Error)\b:?")
 ALL = tuple(ALLOCATORS)
 POOLS = ("native", "expandable", "cachalot")
 # The report, what is run, the script with its arguments, and the allocators. A pool needs PyTorch's own allocator.
@@ -55,8 +57,10 @@ def run(script: list[str], allocator: str, dry: bool) -> dict[str, Any]:
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)
         lines = [line for line in finished.stdout.splitlines() if line.startswith("{")]
-        last = finished.stderr.strip().splitlines()[-1:] or [f"status {finished.returncode}"]
-        result = json.loads(lines[-1]) if lines else {"answer": f"failed: {last[0][:160]}"}
+        errors = finished.stderr.strip().splitlines()
+        # An abort prints a list of calls behind the error.
+        error = next((line for line in reversed(errors) if ERROR.match(line)), "".join(errors[-1:]))
+        result = json.loads(lines[-1]) if lines else {"answer": f"failed: {error[:160]}"}
         if finished.returncode:
             result["answer"] = f"{result['answer']}; ends with status {finished.returncode}"
     except subprocess.TimeoutExpired:
