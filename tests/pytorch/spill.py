@@ -8,7 +8,7 @@ runs.jsonl. What runs.jsonl has is not run again, so that several calls share th
 and none that would take it beyond S seconds. A run ends early after the seconds of `--each`. Each run does the same
 steps of `spill_programs.py`. The most memory that the run without a limit holds, divided by 1, 1.05, 1.25, 1.5 and 2,
 is the limit of the others. One process does all runs of a program with `spill`, the one without a limit twice: both
-must compute the same. With the defaults this takes about a minute a program. `--only spill,native,expandable,managed`
+must compute the same, and the second counts, because the first loads the kernels. With the defaults this takes about a minute a program. `--only spill,native,expandable,managed`
 adds a process for each of the others, which end without memory or take long.
 
 *Predicted*, before any other run: each step takes as long as without a limit, and the time in which the link carries
@@ -100,7 +100,7 @@ class Runs:
         free = [run for run in runs if run["candidate"] == "fits"]
         if len(free) == 2 and not alike(*free):
             raise SystemExit(f"two runs of {program} differ: {[(run['losses'], run.get('digest')) for run in free]}")
-        runs = list({run["limit"]: run for run in reversed(runs)}.values())
+        runs = list({run["limit"]: run for run in runs}.values())
         # Limits that only the process knows are left to the next one, if it ended before them.
         known = {limit for limit in limits if isinstance(limit, int)} or ({0} if not runs else set())
         for limit in known - {run["limit"] for run in runs}:

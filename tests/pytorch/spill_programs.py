@@ -3,9 +3,9 @@
     python spill_programs.py PROGRAM CANDIDATE LIMITS OUTSIDE SECONDS
 
 Prints a line of JSON for each limit, in the order of the limits: those without one come first. LIMITS are bytes with
-commas between, 0 for none, and `/1.25` for what the first run without a limit holds, divided by 1.25: so one process
-does all runs of a program. OUTSIDE is what the device holds besides tensors at the end of the run without a limit. Each
-run ends early after so many seconds.
+commas between, 0 for none, and `/1.25` for what the last run without a limit holds, divided by 1.25: so one process
+does all runs of a program. OUTSIDE is what the device holds besides tensors at the end of the run without a limit. The
+steps of a run end early after so many seconds.
 """
 
 from __future__ import annotations
@@ -169,11 +169,11 @@ def digest(earlier: list[weakref.ref[torch.nn.Parameter]]) -> str:
 def run(name: str, candidate: str, limit: int, outside: int, seconds: float) -> dict[str, Any]:
     """Does the steps."""
     found: dict[str, Any] = {"seconds": [], "driver_s": [], "losses": [], "peaks": [], "spilled": 0, "held": 0}
-    end, earlier = time.perf_counter() + seconds, [weakref.ref(each) for each in weights()]
+    earlier = [weakref.ref(each) for each in weights()]
     with prepare(candidate, limit, outside):
         torch.cuda.reset_peak_memory_stats()
         try:
-            step = program(name)
+            step, end = program(name), time.perf_counter() + seconds
             for number in range(steps_of(name)):
                 if candidate == "fits":
                     torch.cuda.reset_peak_memory_stats()
@@ -208,7 +208,8 @@ def main() -> None:
         limit = int(held / float(text[1:])) if text.startswith("/") else int(text)
         kind = candidate if limit else "fits"
         found = run(name, kind, limit, int(outside), float(seconds))
-        held = held or found["held"]
+        # Each run without a limit counts anew: the first one also loads kernels.
+        held = held if limit else found["held"]
         print(json.dumps(found | {"limit": limit, "candidate": kind}), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
