@@ -14,9 +14,12 @@ use crate::sync::{AtomicI64, AtomicU64, impl_empty};
 pub(crate) struct HeapCounters {
     /// The total ever added, indexed by [`Stat`].
     added: [AtomicU64; STATS],
-    /// The total ever removed, indexed by [`Stat`].
-    removed: [AtomicU64; STATS],
-    /// When `added − removed` exceeds this value, the peaks must be reconciled. The value is the
+    /// The current values, indexed by [`Stat`]: what was added less what was removed.
+    current: [AtomicI64; STATS],
+    /// The total of the pending blocks that stopped being pending, and of their bytes. The rows of
+    /// [`Stat::Active`] and [`Stat::ActiveBytes`] have this and `added` in place of `current`.
+    unpended: [AtomicU64; 2],
+    /// When `current` exceeds this value, the peaks must be reconciled. The value is the
     /// heap's lease, which is its quota of the peak: the leases of all heaps add up to at most the
     /// peak. In the first two rows it is lower than the lease where pending blocks use up the lease
     /// on active blocks. It changes only while peaks are reconciled.
@@ -25,7 +28,7 @@ pub(crate) struct HeapCounters {
     allocated_lease: [AtomicI64; 2],
 }
 
-impl_empty! { HeapCounters { added, removed, threshold, allocated_lease } }
+impl_empty! { HeapCounters { added, current, unpended, threshold, allocated_lease } }
 
 /// Returns the row that is counted in row `stat` as well: allocated blocks are active.
 pub(super) const fn included(stat: usize) -> Option<usize> {
@@ -59,11 +62,11 @@ impl HeapCounters {
 
     /// Copies the values of other counters. The caller holds the lock of their heap.
     pub(crate) fn take_over(&self, from: &Self) {
-        let sums = self.added.iter().zip(&from.added).chain(self.removed.iter().zip(&from.removed));
-        sums.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
-        let leases = self.allocated_lease.iter().zip(&from.allocated_lease);
-        let leases = leases.chain(self.threshold.iter().zip(&from.threshold));
-        leases.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        let totals = self.added.iter().zip(&from.added).chain(self.unpended.iter().zip(&from.unpended));
+        totals.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        let rows = self.current.iter().zip(&from.current).chain(self.threshold.iter().zip(&from.threshold));
+        let rows = rows.chain(self.allocated_lease.iter().zip(&from.allocated_lease));
+        rows.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
     }
 }
 
@@ -86,27 +89,33 @@ impl HeapCounters {
     #[must_use]
     pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
         let row = stat as usize;
+        self.added[row].store(self.added[row].load(Relaxed) + amount, Relaxed);
+        self.threshold[row].load(Relaxed) - self.raise(stat, amount)
+    }
+
+    /// Adds `amount` to the current value, and returns the sum.
+    #[inline]
+    fn raise(&self, stat: Stat, amount: u64) -> i64 {
         // Only the thread that holds the heap's lock writes the row, so a load and a store are
         // enough: this needs no locked instruction.
-        let added = self.added[row].load(Relaxed) + amount;
-        // `Release` pairs with the `Acquire` loads in `current_of`: a reader that sees this
-        // addition also sees all earlier removals. A sum may miss an amount, but never counts one
-        // twice.
-        self.added[row].store(added, Release);
-        self.removed[row].load(Relaxed) as i64 + self.threshold[row].load(Relaxed) - added as i64
+        let row = &self.current[stat as usize];
+        let current = row.load(Relaxed) + amount as i64;
+        // Pairs with the `Acquire` loads in `current_of`. A reader that sees the sum also sees what
+        // was added.
+        row.store(current, Release);
+        current
     }
 
     /// Removes `amount`.
     #[inline]
     pub(crate) fn down(&self, stat: Stat, amount: u64) {
-        let removed = &self.removed[stat as usize];
-        removed.store(removed.load(Relaxed) + amount, Relaxed);
+        let row = &self.current[stat as usize];
+        row.store(row.load(Relaxed) - amount as i64, Relaxed);
     }
 
     /// Undoes a [`down`](Self::down) of `amount`.
     pub(crate) fn undo_down(&self, stat: Stat, amount: u64) {
-        let removed = &self.removed[stat as usize];
-        removed.store(removed.load(Relaxed) - amount, Relaxed);
+        self.raise(stat, amount);
     }
 
     /// Counts an allocated block of `bytes` as pending: it was freed, and waits for other streams.
@@ -135,7 +144,7 @@ impl HeapCounters {
     #[inline]
     fn left_beside_pending(&self, row: usize) -> Option<i64> {
         let active = active_of(row)?;
-        let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
+        let pending = self.added[active].load(Acquire) as i64 - self.unpended[row].load(Relaxed) as i64;
         Some(self.lease(active).load(Relaxed) - pending)
     }
 
@@ -153,10 +162,7 @@ impl HeapCounters {
     pub(super) fn is_within_leases(&self) -> bool {
         // Active blocks are within their lease iff the allocated ones are within their threshold,
         // because that leaves room for the pending ones.
-        let is_within = |row: usize| {
-            let added = self.added[row].load(Acquire) as i64;
-            added - self.removed[row].load(Relaxed) as i64 <= self.threshold[row].load(Relaxed)
-        };
+        let is_within = |row: usize| self.current[row].load(Acquire) <= self.threshold[row].load(Relaxed);
         (0..STATS).all(|row| included(row).is_some() || is_within(row))
     }
 
@@ -182,8 +188,9 @@ impl HeapCounters {
 
     /// Counts a pending block of `bytes` as free.
     pub(crate) fn unpend(&self, bytes: u64) {
-        self.down(Stat::Active, 1);
-        self.down(Stat::ActiveBytes, bytes);
+        for (unpended, amount) in self.unpended.iter().zip([1, bytes]) {
+            unpended.store(unpended.load(Relaxed) + amount, Relaxed);
+        }
     }
 
     /// Returns the total of `stat` that this heap has ever added.
@@ -199,12 +206,13 @@ impl HeapCounters {
     /// Returns the current value of a row. The rows of active blocks include the allocated blocks.
     #[inline]
     pub(super) fn current_of(&self, stat: usize) -> i64 {
-        // Load every addition before any removal, and pending blocks first. A block that moves
-        // between two rows meanwhile may be missing from the sum, but is never counted twice.
-        let rows = [Some(stat), included(stat)];
-        let added: i64 = rows.iter().flatten().map(|&row| self.added[row].load(Acquire) as i64).sum();
-        let removed: i64 = rows.iter().flatten().map(|&row| self.removed[row].load(Relaxed) as i64).sum();
-        added - removed
+        let Some(row) = included(stat) else { return self.current[stat].load(Acquire) };
+        // In this order, a block that moves between the rows meanwhile may be missing from the sum,
+        // but is never counted twice: a reader that sees it pending also sees that it was no longer
+        // allocated, and one that sees it allocated again also sees that it stopped being pending.
+        let pended = self.added[stat].load(Acquire) as i64;
+        let allocated = self.current[row].load(Acquire);
+        pended + allocated - self.unpended[row].load(Relaxed) as i64
     }
 
     /// Returns the total ever added to a row. Every active block was allocated once, so the total
