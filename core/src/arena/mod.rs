@@ -355,7 +355,11 @@ impl<P: Platform> Arena<P> {
 
     /// Reconciles the peaks for a heap that rose above a threshold, or after its stream has ended.
     /// The fast path tests one flag for both.
+    ///
+    /// Not inlined, because the callers have both arguments in registers, and would keep the
+    /// address of the counters for this alone.
     #[cold]
+    #[inline(never)]
     fn reconcile_peaks(&self, slot: &Slot<P>) {
         self.peaks.reconcile_slot(&self.counters(), slot);
     }
