@@ -90,14 +90,15 @@ impl<S: Storage> FreeIndex<S> {
             bin_of(blocks[block as usize].size),
             "a block knows the bin of its size"
         );
+        blocks[block as usize].set_after(NONE);
         self.insert_into(bin_in(blocks, block), block, blocks);
     }
 
-    /// Adds a free block to `bin`. An empty bin is the common case, and needs no search.
+    /// Adds a free block to `bin`, whose link to the next block says that there is none. An empty
+    /// bin is the common case, and needs no search.
     #[inline(always)]
     fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         if self.bins[bin].first().is_none() {
-            blocks[block as usize].set_after(NONE);
             self.occupy(bin, block);
         } else {
             self.insert_beside(bin, block, blocks);
@@ -145,6 +146,7 @@ impl<S: Storage> FreeIndex<S> {
         let alone = !self.bins[old].has_several();
         if !alone {
             self.remove_from_among(old, block, blocks);
+            blocks[block as usize].set_after(NONE);
         }
         let entry = &mut blocks[block as usize];
         entry.resize(size);
