@@ -345,7 +345,7 @@ impl<S: Storage> Heap<S> {
         let mut parts = self.parts();
         let block = parts.sets.free.best_fit(size, parts.blocks)?;
         let splits = parts.rules.should_split_plainly(parts.blocks[block as usize].size - size);
-        Some(parts.take_front(block, size, requested, splits, Some(counters), counters))
+        Some(parts.take_front(block, size, requested, splits, Backing::Ordinary, counters))
     }
 
     /// Allocates the cached block that [`find`](Self::find) chooses for a request, like

@@ -97,9 +97,7 @@ impl<S: Storage> Parts<'_, S> {
     ) -> Outcome<DevicePtr> {
         let BlockEntry { size: whole, backing, .. } = self.blocks[block as usize];
         let splits = self.rules.should_split(whole - size, size);
-        // Only blocks of ordinary segments count as inactive.
-        let inactive = (backing == Backing::Ordinary).then_some(counters);
-        let Outcome { value, mut peaks_stale } = self.take_front(block, size, requested, splits, inactive, counters);
+        let Outcome { value, mut peaks_stale } = self.take_front(block, size, requested, splits, backing, counters);
         if self.rules.is_oversize(if splits { size } else { whole }) {
             peaks_stale |= counters.up(Stat::OversizeAllocations, 1);
         }
@@ -107,7 +105,7 @@ impl<S: Storage> Parts<'_, S> {
     }
 
     /// Allocates the first `size` bytes of the free block `block` if it `splits`, and otherwise the
-    /// whole block. Counts the block in `counters`, and what is inactive in `inactive`, if given.
+    /// whole block. `backing` is that of the block, which many callers know.
     #[inline(always)]
     pub(super) fn take_front(
         &mut self,
@@ -115,31 +113,22 @@ impl<S: Storage> Parts<'_, S> {
         size: u64,
         requested: u64,
         splits: bool,
-        inactive: Option<&HeapCounters>,
+        backing: Backing,
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
         let blocks = &mut *self.blocks;
-        let BlockEntry { size: whole, addr, .. } = blocks[block as usize];
-        debug_assert!(blocks[block as usize].is_free(), "only a free block is allocated");
+        // A copy: through a reference, the fields would be loaded again after the next store.
+        let found = BlockEntry { backing, ..blocks[block as usize] };
+        let BlockEntry { size: whole, addr, prev, segment, .. } = found;
+        debug_assert!(found.is_free() && backing == blocks[block as usize].backing, "only a free block is allocated");
         debug_assert!(0 < size && size <= whole, "the block is large enough");
-        let was_split = blocks[block as usize].is_split();
-        let remaining = whole - size;
+        // Only blocks of ordinary segments count as inactive.
+        let counts_inactive = backing == Backing::Ordinary;
         // This is below 0 once a row has risen above its threshold.
         let mut left = 0;
+        // The counters come as late as they can: the compiler loads everything again after it has
+        // stored a word that other threads read.
         let given_bytes = if splits {
-            // A free block counts as inactive only if its segment has other blocks, so a whole
-            // segment starts to count with its first split.
-            if let Some(inactive) = inactive {
-                if was_split {
-                    inactive.down(Stat::InactiveSplitBytes, size);
-                } else {
-                    left |= inactive.up_to(Stat::InactiveSplit, 1);
-                    left |= inactive.up_to(Stat::InactiveSplitBytes, remaining);
-                }
-            }
-            // A copy: through a reference, the fields would be loaded again after the next store.
-            let found = blocks[block as usize];
-            let BlockEntry { prev, segment, .. } = found;
             let front = self.vacancies.occupy(blocks);
             let chain = self.live.add(addr, front);
             blocks[front as usize] = BlockEntry { chain, ..found.front(block, size, requested, State::Allocated) };
@@ -149,24 +138,31 @@ impl<S: Storage> Parts<'_, S> {
                 Some(prev) => prev.next = front,
             }
             let rest = &mut blocks[block as usize];
+            let was_split = rest.is_split();
             rest.prev = front;
             rest.freed_at = *self.clock;
+            // A free block counts as inactive only if its segment has other blocks, so a whole
+            // segment starts to count with its first split.
+            if counts_inactive && was_split {
+                counters.down(Stat::InactiveSplitBytes, size);
+            } else if counts_inactive {
+                left |= counters.up_to(Stat::InactiveSplit, 1);
+                left |= counters.up_to(Stat::InactiveSplitBytes, whole - size);
+            }
             // The rest keeps its entry: `resize` does not change the index while the size is in the
             // same bin.
-            self.sets.free.resize(block, remaining, blocks, |rest| rest.addr += size);
+            self.sets.free.resize(block, whole - size, blocks, |rest| rest.addr += size);
             size
         } else {
-            if let Some(inactive) = inactive
-                && was_split
-            {
-                inactive.down(Stat::InactiveSplit, 1);
-                inactive.down(Stat::InactiveSplitBytes, whole);
-            }
             self.sets.free.remove(block, blocks);
             let entry = &mut blocks[block as usize];
             entry.state = State::Allocated;
             entry.requested = requested;
             entry.chain = self.live.add(addr, block);
+            if counts_inactive && entry.is_split() {
+                counters.down(Stat::InactiveSplit, 1);
+                counters.down(Stat::InactiveSplitBytes, whole);
+            }
             whole
         };
         left |= counters.up_to(Stat::Allocation, 1);
