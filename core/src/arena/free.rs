@@ -82,7 +82,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let Some(slot) = self.heaps.slots.peek(owner.heap) else { return false };
         let mut heap = slot.heap.lock();
-        if !heap.plain {
+        if !heap.straight_frees {
             return false;
         }
         let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters, |_, _| ()) else { return false };
@@ -102,7 +102,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let of = (heap.pool, heap.stream);
         let record =
             |sets: &mut Sets<P::Storage>, requested| self.recorder().free(&mut sets.trace, of, requested, ptr, site);
-        if heap.plain
+        if heap.straight_frees
             && let Some(peaks_stale) = heap.free_plainly(ptr, requested, &slot.counters, record)
         {
             drop(heap);

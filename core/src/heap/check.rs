@@ -39,6 +39,9 @@ impl<S: Storage> Heap<S> {
         if self.plain && !self.is_plain() {
             return Err("a heap is marked as plain, and is not");
         }
+        if self.straight_frees != (self.plain && !(self.clean || self.ended)) {
+            return Err("the mark of the straight frees is wrong");
+        }
         if self.straight != if self.plain { self.serves } else { NO_STREAM } {
             return Err("the straight path serves another stream than the heap");
         }

@@ -112,6 +112,9 @@ pub(crate) struct Heap<S: Storage> {
     /// leaves out the checks that this bit makes unnecessary. The bit, read under the heap's lock,
     /// is what decides; the flag `RULES` only saves looking at the heap.
     pub plain: bool,
+    /// Whether the straight path frees to this heap: while it is plain, and [tells](Self::tells)
+    /// nothing.
+    pub straight_frees: bool,
     /// The number of the pool among the device's pools.
     pub pool: u32,
     /// The placement rules. They are copied from the configuration when the heap is assigned to a
@@ -183,6 +186,7 @@ impl_empty! {
         serves: NO_STREAM,
         straight: NO_STREAM,
         plain,
+        straight_frees,
         pool,
         rules: Rules::unset(PoolKind::Small),
         choose_from: u64::MAX,
@@ -255,9 +259,10 @@ impl<S: Storage> Heap<S> {
         self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
     }
 
-    /// Sets [`straight`](Self::straight), after what it depends on has changed.
+    /// Sets what the straight path looks at, after what it depends on has changed.
     fn mark_straight(&mut self) {
         self.straight = if self.plain { self.serves } else { NO_STREAM };
+        self.straight_frees = self.plain && !self.tells;
     }
 
     /// Returns whether blocks with this `backing` are chosen by how they can
@@ -276,6 +281,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn set_clean(&mut self, clean: bool) {
         self.clean = clean;
         self.tells = clean || self.ended;
+        self.mark_straight();
     }
 
     /// Gives the memory of an empty heap's tables back to the host, if the tables can grow.
@@ -504,14 +510,14 @@ impl<S: Storage> Heap<S> {
         counters: &HeapCounters,
         record: impl FnOnce(&mut Sets<S>, u64),
     ) -> Option<bool> {
-        debug_assert!(self.is_plain(), "the straight path frees to plain heaps");
+        debug_assert!(self.is_plain() && !self.tells, "the straight path frees to plain heaps that tell nothing");
         let may_take =
             |block: &BlockEntry| block.uses == NONE && requested.is_none_or(|requested| requested == block.requested);
         // The heap may have lost its last segment since the page map was read.
         if !self.sets.is_made() {
             return None;
         }
-        let mut parts = self.parts();
+        let mut parts = Parts { tells: &false, ..self.parts() };
         let block = parts.live.take_if(ptr.0, parts.blocks, may_take)?;
         let BlockEntry { size, requested, .. } = parts.blocks[block as usize];
         record(parts.sets, requested);
