@@ -239,7 +239,6 @@ impl<S: Storage> Heap<S> {
         (self.ended, self.asleep) = (ended, asleep);
         self.rest = if asleep { self.rest } else { Rest::No };
         self.loan = if asleep { self.loan } else { PageLoan::default() };
-        self.tells = ended || self.clean;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
         self.mark_straight();
     }
@@ -259,8 +258,10 @@ impl<S: Storage> Heap<S> {
         self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
     }
 
-    /// Sets what the straight path looks at, after what it depends on has changed.
+    /// Sets [`tells`](Self::tells) and what the straight path looks at, after anything that they
+    /// depend on has changed.
     fn mark_straight(&mut self) {
+        self.tells = self.clean || self.ended;
         self.straight = if self.plain { self.serves } else { NO_STREAM };
         self.straight_frees = self.plain && !self.tells;
     }
@@ -280,7 +281,6 @@ impl<S: Storage> Heap<S> {
     /// Sets whether every lease of the heap equals its current value.
     pub(crate) fn set_clean(&mut self, clean: bool) {
         self.clean = clean;
-        self.tells = clean || self.ended;
         self.mark_straight();
     }
 

@@ -153,6 +153,7 @@ fn a_heap_tells_of_a_segment_without_live_blocks_if_clean_or_ended() {
     for (clean, ended, tells) in [(true, false, true), (false, false, false), (false, true, true), (true, true, true)] {
         fixture.heap.mark(ended, false);
         fixture.heap.set_clean(clean);
+        assert_eq!(fixture.heap.straight_frees, !tells, "clean: {clean}, ended: {ended}");
         assert_eq!(fixture.malloc(20 * MIB), Some(BASE));
         assert_eq!(fixture.free(BASE), tells, "clean: {clean}, ended: {ended}");
     }
