@@ -14,9 +14,10 @@ use cachalot::c::abi::{
 };
 use cachalot::c::status::CACHALOT_ERROR_INVALID_ARGUMENT;
 use serde_json::Value;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::null;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Waits for all work of all devices.
 pub(crate) fn settle(world: &World) {
@@ -95,7 +96,7 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
     if !world.case.faults && !gets_idle(world, device, count) {
         finding::report("pending", &format!("device {device}: all work is done: {found:?}"));
     }
-    let (in_segments, parts) = segments(world, device);
+    let (in_segments, on_host, parts) = segments(world, device);
     let ranges: Vec<(u64, u64)> = workers.iter().flat_map(Worker::range_addresses).collect();
     // Decommitted pages stay in their range until others need them.
     let expected = in_segments + committed..=in_segments + committed.max(world.pages_inside(&ranges) as i64);
@@ -111,11 +112,33 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
         let text = format!("{text}, pages in no segment: {nowhere:x?}");
         finding::report("sums", &format!("{text}, used {used}; committed {committed}: {pages:?}"));
     }
+    of_host(world, device, on_host, world.pages_inside(&ranges));
 }
 
-/// Returns the bytes of all segments of a device, by a snapshot, and the first and the last address
-/// of each.
-fn segments(world: &World, device: usize) -> (i64, Vec<(u64, u64)>) {
+/// Compares the memory of the host that a device holds with the bytes that a snapshot has there, and
+/// with what `spill` allows. Pages of ranges, which are in no snapshot, may lie on either side.
+fn of_host(world: &World, device: usize, in_segments: i64, in_ranges: u64) {
+    let (used, spare) =
+        (statistic(world, device, c"pages.spilled_bytes"), statistic(world, device, c"pages.spare_of_host_bytes"));
+    world.tally.spilled.fetch_max(used as u64, Ordering::Relaxed);
+    let within = (in_segments..=in_segments + in_ranges as i64).contains(&used);
+    let most = world.case.most_on_host() as i64;
+    if !within || used + spare > most {
+        let text = format!("on the host by a snapshot {in_segments} of {most}, by counters {used} and {spare} spare");
+        finding::report("spill", &format!("device {device}: {text}, pages of ranges {in_ranges}"));
+    }
+}
+
+/// Returns a statistic of a device.
+fn statistic(world: &World, device: usize, key: &CStr) -> i64 {
+    let mut value = -1;
+    world.allocator.stat(device as i32, key.as_ptr(), &mut value).judge(Situation::NONE);
+    value
+}
+
+/// Returns the bytes of all segments of a device, by a snapshot, those of them on the host, and the
+/// first and the last address of each segment.
+fn segments(world: &World, device: usize) -> (i64, i64, Vec<(u64, u64)>) {
     let mut text: Vec<u8> = Vec::new();
     let into: *mut c_void = (&raw mut text).cast();
     world.allocator.snapshot(null(), Some(collect), into).judge(Situation::NONE);
@@ -131,7 +154,8 @@ fn segments(world: &World, device: usize) -> (i64, Vec<(u64, u64)>) {
         let address = segment["address"].as_u64().unwrap_or(0);
         (address, address + segment["total_size"].as_u64().unwrap_or(0))
     };
-    (bytes, own.iter().map(ends).collect())
+    let on_host = own.iter().map(|segment| number(segment, "spilled_size")).sum();
+    (bytes, on_host, own.iter().map(ends).collect())
 }
 
 /// Gives everything back, and destroys the allocator.
@@ -196,5 +220,9 @@ fn nothing_left(world: &World, device: usize) {
     let held = found.reserved_bytes.current - found.leaked_bytes as i64;
     if held > 0 && !planned && !world.case.faults {
         finding::report("rest", &format!("device {device}: reserved without a block: {found:?}"));
+    }
+    let spilled = [c"pages.spilled_bytes", c"pages.spare_of_host_bytes"].map(|key| statistic(world, device, key));
+    if spilled != [0; 2] && !planned && !world.case.faults {
+        finding::report("rest", &format!("device {device}: {spilled:?} on the host without a block"));
     }
 }

@@ -57,6 +57,11 @@ pub(crate) const CONFIGURATIONS: &[(&str, bool)] = &[
     ("policy:planned,plan_deadline_ms:10,expandable_segments:True", false),
     ("expandable_segments:True,large_segment_size_mb:11,spill:0.5", true),
     ("spill:1.0,per_process_memory_fraction:0.5", true),
+    ("expandable_segments:True,spill:2.0,per_process_memory_fraction:0.3,reclaim:auto", false),
+    ("policy:bfc,expandable_segments:True,spill:1.0,per_process_memory_fraction:0.4", true),
+    ("policy:stitched,max_stall_us:1000000,spill:1.0,per_process_memory_fraction:0.4", true),
+    ("policy:stitched,slack:0,max_stall_us:1000000,spill:0.5", true),
+    ("policy:stitched,slack:0.2,spill:2.0,per_process_memory_fraction:0.3", false),
 ];
 
 /// Settings of a case. Two runs of a case with one thread are equal, if `step` is set and the
@@ -111,6 +116,11 @@ fn takes_all(config: &str) -> bool {
     config.contains("allow_growth:False")
 }
 
+/// Returns whether a configuration has memory of the host.
+fn spills(config: &str) -> bool {
+    config.contains("spill:")
+}
+
 impl Case {
     /// Returns the case of a seed with some operations. The configuration follows from the seed, in
     /// turn, and so do the number of threads (four in half of the cases) and the faults (in a
@@ -122,7 +132,8 @@ impl Case {
         let round = seed / CONFIGURATIONS.len() as u64 + turn as u64;
         let threads = if round.is_multiple_of(2) { 1 } else { 4 };
         let faults = round / 2 % 4 == 3;
-        let tight = rng.u8(..3) > 0;
+        // Nothing spills where the memory suffices.
+        let tight = rng.u8(..3) > 0 || spills(config);
         Self {
             seed,
             config: config.to_owned(),
@@ -183,6 +194,17 @@ impl Case {
     /// Returns whether the setting is part of the configuration.
     pub(crate) fn has(&self, setting: &str) -> bool {
         self.config.split(',').any(|part| part == setting)
+    }
+
+    /// Returns whether memory of the host may serve requests.
+    pub(crate) fn spills(&self) -> bool {
+        spills(&self.config)
+    }
+
+    /// Returns the most bytes of the host that each device may hold.
+    pub(crate) fn most_on_host(&self) -> u64 {
+        let share = self.config.split(',').find_map(|part| part.strip_prefix("spill:")?.parse::<f64>().ok());
+        (share.unwrap_or(0.0) * self.memory as f64) as u64
     }
 
     /// Returns whether memory of the default pool lies on pages.

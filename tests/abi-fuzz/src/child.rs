@@ -162,6 +162,8 @@ fn summary(world: &World, workers: &[Worker]) -> Value {
         "ranges": count(&tally.ranges),
         "pins": count(&tally.pins),
         "moved": count(&tally.moved),
+        "MiB on the host": count(&tally.spilled) >> 20,
+        "cases on the host": u64::from(count(&tally.spilled) > 0),
         "streams": count(&tally.streams),
         "forecasts": count(&tally.forecasts),
         "would_fit": count(&tally.fits),

@@ -27,6 +27,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemHostUnregister",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
     "cuMemsetD8Async",
     "cuStreamIsCapturing",
     "cuStreamGetCaptureInfo_v2",

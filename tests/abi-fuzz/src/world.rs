@@ -49,6 +49,8 @@ pub(crate) struct Tally {
     pub(crate) pins: AtomicU64,
     /// Calls that moved pages to the host or back.
     pub(crate) moved: AtomicU64,
+    /// The most bytes of the host in use at an audit.
+    pub(crate) spilled: AtomicU64,
     pub(crate) streams: AtomicU64,
     pub(crate) forecasts: AtomicU64,
     pub(crate) fits: AtomicU64,

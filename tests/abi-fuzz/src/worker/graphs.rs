@@ -86,6 +86,7 @@ impl Worker {
         }
         let mut name = cachalot_pool::default();
         self.world.allocator.pool_create(device as i32, 0, &mut name).judge(self.situation());
+        self.place_pool(device, name);
         Arc::new(GraphPool { device, name, domain: Arc::new(Domain::new("graph".to_owned())), group: None, last })
     }
 

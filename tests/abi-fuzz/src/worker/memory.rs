@@ -95,7 +95,11 @@ impl Worker {
     pub(crate) fn is_over_budget(&self) -> bool {
         let held: usize = self.blocks.iter().map(|block| block.bytes).sum();
         let case = &self.world.case;
-        let percent = if case.tight { 90 } else { 10 };
+        let percent = match (case.spills(), case.tight) {
+            (true, _) => 140,
+            (false, true) => 90,
+            (false, false) => 10,
+        };
         !self.blocks.is_empty() && held as u64 > case.memory / 100 * percent / u64::from(case.threads)
     }
 

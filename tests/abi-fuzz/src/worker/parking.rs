@@ -93,6 +93,7 @@ impl Worker {
         for _ in 0..pools {
             let mut pool = cachalot_pool::default();
             self.world.allocator.pool_create(device as i32, 0, &mut pool).judge(self.situation());
+            self.place_pool(device, pool);
             if ordinary {
                 self.request_in(device, pool, &domain);
             }

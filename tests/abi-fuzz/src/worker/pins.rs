@@ -1,12 +1,14 @@
 //! Pins, extents and descriptors of pages, and pages that move to the host.
 
 use super::Worker;
+use super::block::Block;
+use super::graphs::Graph;
 use crate::abi;
 use crate::finding;
 use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
-use cachalot::c::abi::{CACHALOT_COLD, CACHALOT_EXTENT_SEGMENT, CACHALOT_HOT, cachalot_extent};
+use cachalot::c::abi::{CACHALOT_COLD, CACHALOT_EXTENT_SEGMENT, CACHALOT_HOT, cachalot_advice, cachalot_extent};
 use cachalot::c::status::CACHALOT_OK;
 
 /// Greatest number of a thread's pins.
@@ -78,7 +80,7 @@ impl Worker {
         let mut descriptor = -1;
         let reply = self.world.allocator.export_fd(abi::pointer(address + first.offset), &mut descriptor);
         // Pages of the host are not exported.
-        let stays = ordinary || self.world.case.config.contains("spill:");
+        let stays = ordinary || self.world.case.spills();
         let situation = if stays { Situation::ORDINARY } else { Situation::NONE };
         if reply.judge(self.situation_of_device() | situation) {
             // SAFETY: the descriptor is new and the thread's own.
@@ -86,13 +88,22 @@ impl Worker {
         }
     }
 
-    /// Moves a large block to the host or back. Address and contents stay.
+    /// Moves a large block, or one of a graph's memory, to the host or back. Address and contents
+    /// stay.
     pub(crate) fn advise(&mut self) {
-        // Only whole pages move.
-        let chosen = [(); 4].map(|()| self.any_block());
-        let Some(index) = chosen.into_iter().flatten().max_by_key(|&index| self.blocks[index].bytes) else { return };
         let advice = if self.rng.bool() { CACHALOT_COLD } else { CACHALOT_HOT };
-        let block = &self.blocks[index];
+        let of_graph = self.rng.u8(..4) == 0;
+        // Only whole pages move.
+        let chosen = [(); 8].map(|()| self.any_block());
+        let outputs = self.graphs.iter().flat_map(Graph::outputs).filter(|_| of_graph);
+        let largest = chosen.into_iter().flatten().map(|index| &self.blocks[index]).chain(outputs);
+        if let Some(block) = largest.max_by_key(|block| block.bytes) {
+            self.give_advice(block, advice);
+        }
+    }
+
+    /// Moves a block to the host or back.
+    fn give_advice(&self, block: &Block, advice: cachalot_advice) {
         // Held, so that no thread parks the block.
         let Some(_awake) = block.domain.awake() else { return };
         self.world.gone(block.address);

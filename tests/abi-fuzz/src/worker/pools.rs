@@ -45,12 +45,20 @@ impl Worker {
             name = cachalot_pool { first: 1 << 60, second: self.world.tags.fetch_add(1, Ordering::Relaxed) };
             allocator.pool_retain(device as i32, name, flags).judge(self.situation());
         }
-        if self.rng.u8(..4) == 0 {
-            // Without `spill`, it is refused.
-            allocator.pool_spill(device as i32, name, 1).judge(self.situation_of_device() | Situation::ORDINARY);
-        }
+        self.place_pool(device, name);
         self.say(|| format!("pool {name:?} flags {flags}"));
         self.pools.push(Pool { device, name, domain: Arc::new(Domain::new("pool".to_owned())) });
+    }
+
+    /// Sometimes says where the new pages of a pool lie, mostly on the host.
+    pub(crate) fn place_pool(&mut self, device: usize, name: cachalot_pool) {
+        if self.rng.u8(..4) == 0 {
+            let on = i32::from(self.rng.u8(..4) > 0);
+            self.say(|| format!("pool {name:?} on the host: {on}"));
+            // Without `spill`, it is refused.
+            let reply = self.world.allocator.pool_spill(device as i32, name, on);
+            reply.judge(self.situation_of_device() | Situation::ORDINARY);
+        }
     }
 
     /// Releases a pool, whose blocks live on.
@@ -94,6 +102,8 @@ impl Worker {
         let index = self.rng.usize(..self.pools.len());
         let (device, name) = (self.pools[index].device, self.pools[index].name);
         let domain = Arc::clone(&self.pools[index].domain);
+        // Blocks of a pool whose pages lay elsewhere before stay.
+        self.place_pool(device, name);
         let stream = self.any_stream_of(device);
         let Some(alive) = stream.alive() else { return };
         let route = match self.rng.u8(..4) {
