@@ -98,8 +98,8 @@ enum {
  *     (advice); UNSUPPORTED for CACHALOT_COLD if `spill` is not set; CAPTURING; NOT_PARKABLE if
  *     another call has been parking or waking memory for five seconds; OUT_OF_MEMORY if there are
  *     no addresses for the copies; those of the driver. Pages that have moved by then have moved,
- *     and no contents are lost, unless the driver unmaps a page and then keeps refusing to map one
- *     in its place. */
+ *     and no contents are lost. If the driver unmaps a page and then keeps refusing to map one in
+ *     its place, the context counts as lost. */
 CACHALOT_API cachalot_status cachalot_advise(const cachalot_allocator *allocator, const void *block,
                                              cachalot_advice advice, uint64_t *moved_bytes);
 

@@ -230,10 +230,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// * [`Error::ParkingRefused`]: another call has been parking or waking memory for long.
     /// * [`Error::OutOfAddresses`].
     /// * [`Error::Device`]: pages that have moved by then have moved, and all contents are there.
-    ///   If the device has unmapped a page, and then keeps refusing to map one in its place, the
-    ///   addresses of this page have no memory. With
-    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a
-    ///   graph is captured: nothing has moved.
+    ///   With [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while
+    ///   a graph is captured: nothing has moved. With
+    ///   [`ErrorKind::ContextLost`](crate::ErrorKind::ContextLost) also if the device has unmapped
+    ///   a page, and then keeps refusing to map one in its place.
     pub fn advise(&self, ptr: DevicePtr, advice: Advice) -> Result<u64, Error> {
         let _begun = self.begin("advise");
         if ptr == DevicePtr::NULL {

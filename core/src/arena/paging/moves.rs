@@ -11,7 +11,8 @@
 //! memory nothing is copied: the page is noted to wake on the host.
 //!
 //! Pages move one after the other, so that no more than one page is there twice. If a call of the
-//! device fails, its page is where it was, and the pages before it have moved.
+//! device fails, its page is where it was, and the pages before it have moved. A device that keeps
+//! refusing to map a page where it has just unmapped one is lost.
 
 use crate::arena::Platform;
 use crate::arena::holdings::Holdings;
@@ -24,7 +25,7 @@ use crate::arena::paging::parking::left::ASKED;
 use crate::arena::paging::parking::wait_for_turn;
 use crate::arena::paging::spill::UNSET;
 use crate::arena::paging::undo::Undo;
-use crate::device::{Contents, DeviceError, DeviceResult, Host, Segments, StreamOrder, VirtualMemory};
+use crate::device::{Contents, DeviceError, DeviceResult, ErrorKind, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::{Heap, Keeps};
@@ -216,12 +217,19 @@ impl<P: Platform> Mover<'_, P> {
         if !made || !self.copy_to(&guard.batch, home, staging)? {
             return Ok(false);
         }
-        let at = DevicePtr(home.at);
-        mapper.unmap_or_stay(at, home.bytes)?;
-        let back = Undo::by(|| self.map_back(home));
-        let lost = Cell::new(None);
-        let Some(mapping) = mapper.map(&guard.batch, Row { at, lost: &lost })? else { return Ok(false) };
-        back.keep();
+        let (at, lost) = (DevicePtr(home.at), Cell::new(None));
+        if let Err(error) = mapper.unmap_or_stay(at, home.bytes) {
+            // The device may have unmapped the page all the same. If not, it refuses this.
+            let _is_mapped = self.map_again(home);
+            return Err(error.into());
+        }
+        let mapping = match mapper.map(&guard.batch, Row { at, lost: &lost }) {
+            Ok(Some(mapping)) => mapping,
+            refused => {
+                self.map_back(home)?;
+                return refused.map(|_| false);
+            }
+        };
         mapping.keep();
         let new = guard.keep().first;
         let mut heap = mapper.heaps.lock(self.slot);
@@ -244,21 +252,35 @@ impl<P: Platform> Mover<'_, P> {
         lost.get().map_or(Ok(true), |error| Err(error.into()))
     }
 
-    /// Maps a page again in its place, after its replacement could not be mapped there. If the
-    /// device refuses this, too, however often it is asked, the addresses have no memory: whatever
-    /// uses them fails, and what the page holds is lost with the block.
-    fn map_back(&self, home: HomePage) {
+    /// Maps a page again in its place, after its replacement could not be mapped there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ContextLost`] if the device refuses this, too, however often it is asked. The
+    /// addresses of a live block then have no memory, and would later serve other blocks, so the
+    /// context counts as lost.
+    fn map_back(&self, home: HomePage) -> Result<(), Error> {
+        let (mapper, at) = (&self.mapper, DevicePtr(home.at));
+        let mut result = self.map_again(home);
+        for _ in 1..ASKED {
+            if result.is_ok() || mapper.driver.health().is_err() {
+                break;
+            }
+            // A call that failed may have mapped a page there all the same.
+            let _nothing_there = mapper.call(MemoryCall::Unmap, |memory| memory.unmap(at, home.bytes));
+            result = self.map_again(home);
+        }
+        mapper.driver.note_loss(result.map_err(|error| DeviceError::new(ErrorKind::ContextLost, error.code)))?;
+        mapper.driver.device().on_map(at, home.bytes);
+        Ok(())
+    }
+
+    /// Maps a page in its place.
+    fn map_again(&self, home: HomePage) -> DeviceResult<()> {
         let Page { handle, bytes, .. } = self.mapper.paging.pool.lock()[home.page];
         let at = DevicePtr(home.at);
-        let call = |kind, call: &dyn Fn(&dyn VirtualMemory) -> DeviceResult<()>| {
-            (0..ASKED).any(|_| self.mapper.call(kind, call).is_ok())
-        };
-        let is_mapped = self.mapper.in_turn(|| {
-            call(MemoryCall::Map, &|memory| memory.map(at, bytes, handle))
-                && call(MemoryCall::SetAccess, &|memory| memory.set_access(at, bytes))
-        });
-        if is_mapped {
-            self.mapper.driver.device().on_map(at, bytes);
-        }
+        self.mapper.in_turn(|| {
+            self.mapper.call(MemoryCall::Map, |memory| memory.map(at, bytes, handle))?;
+            self.mapper.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes))
+        })
     }
 }

@@ -185,6 +185,24 @@ fn any_call_of_a_move_may_fail_once_and_nothing_is_lost() {
     assert!(tried >= 40, "{tried}");
 }
 
+#[test]
+fn a_device_that_maps_no_page_where_one_was_is_lost() {
+    let allocator = allocator(CONFIG);
+    let block = written(&allocator, 2);
+    // The first mapping of a move is for the copy, and the second in place of the page.
+    let nth = device(&allocator).calls(Call::Map) + 2;
+    let error = DeviceError::new(ErrorKind::Other, 77);
+    device(&allocator).fail(Failure { call: Call::Map, nth, persistent: true, error });
+    let lost = DeviceError::new(ErrorKind::ContextLost, 77);
+    assert_eq!(advise(&allocator, block, Advice::Cold), Err(Error::Device(lost)));
+    // The addresses without memory serve nothing, not even if the block is freed.
+    device(&allocator).clear_failures();
+    let _freed = allocator.free(block);
+    let maps = device(&allocator).calls(Call::Map);
+    assert_eq!(allocator.malloc(DEVICE, 3 * PAGE, STREAM), Err(Error::Device(lost)));
+    assert_eq!(device(&allocator).calls(Call::Map), maps);
+}
+
 /// A block of one long page in a pool with [`TAG`].
 fn tagged(allocator: &Spilling) -> DevicePtr {
     let pools = allocator.pools(DEVICE).unwrap();
