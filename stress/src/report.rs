@@ -122,7 +122,9 @@ impl fmt::Display for Report {
             writeln!(f, "pages moved   {:.1} GiB", self.moved_bytes as f64 / (1_u64 << 30) as f64)?;
         }
         if self.spilled_bytes > 0 {
-            writeln!(f, "on the host   {:.1} GiB at most", self.spilled_bytes as f64 / (1_u64 << 30) as f64)?;
+            let [most, moved] =
+                [self.spilled_bytes, self.counts.advised_bytes].map(|bytes| bytes as f64 / (1_u64 << 30) as f64);
+            writeln!(f, "on the host   {most:.1} GiB at most, {moved:.1} GiB moved there or back under blocks")?;
         }
         if self.device_waits > 0 {
             writeln!(f, "device waits  {}", self.device_waits)?;

@@ -109,6 +109,8 @@ pub(crate) struct Counts {
     pub(crate) releases: u64,
     /// Parks, wakes, commits, decommits and releases refused for a documented reason.
     pub(crate) refused: u64,
+    /// Bytes of the pages that moved to the host or back under live blocks.
+    pub(crate) advised_bytes: u64,
     /// Digest of the addresses and sizes of all served blocks, in order: equal in a repeated run.
     pub(crate) digest: u64,
 }
@@ -118,7 +120,7 @@ impl Counts {
     pub(crate) fn merge(&mut self, other: &Self) {
         let Self { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = other;
         let Self { visits, exchanged, graphs, replays, pools, guests, bare_graphs, disturbances, digest, .. } = other;
-        let Self { parks, wakes, ranges, commits, decommits, releases, refused, .. } = other;
+        let Self { parks, wakes, ranges, commits, decommits, releases, refused, advised_bytes, .. } = other;
         self.ops += ops;
         self.mallocs += mallocs;
         self.frees += frees;
@@ -142,6 +144,7 @@ impl Counts {
         self.decommits += decommits;
         self.releases += releases;
         self.refused += refused;
+        self.advised_bytes += advised_bytes;
         self.digest ^= digest;
     }
 

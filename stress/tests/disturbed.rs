@@ -21,16 +21,17 @@ fn parks_ranges_captures_and_streams_that_go_do_no_harm_at_once() {
     }
 }
 
-/// A part of the blocks lies on the host, and kernels check them all. With faults, calls for memory
-/// of the host fail as well.
+/// A part of the blocks lies on the host or moves there, and kernels check them all. With faults,
+/// calls for memory of the host fail as well.
 #[test]
 fn blocks_on_the_host_keep_every_byte_under_all_disturbances() {
     let host = "--limit-mib 96 --config expandable_segments:True,spill:0.4";
-    for (seed, devices) in [(81, 1), (82, 2)] {
+    let stitched = "--limit-mib 96 --config policy:stitched,spill:0.4";
+    for (seed, devices, host) in [(81, 1, host), (82, 2, host), (84, 1, stitched), (85, 2, stitched)] {
         let line = format!("{SHORT} --disturb 20 --seed {seed} --devices {devices} --tenants 3 --ranges 3 {host}");
         let Some(output) = run(&line, &[]) else { return };
         let report = good(&output);
-        for done in DONE.into_iter().chain(["spilled_bytes"]) {
+        for done in DONE.into_iter().chain(["spilled_bytes", "advised_bytes"]) {
             assert!(report[done].as_u64() > Some(0), "no {done}: {report}");
         }
         assert_eq!((&report["mallocs"], &report["errors"]), (&report["frees"], &0.into()));

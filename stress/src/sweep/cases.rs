@@ -7,11 +7,12 @@ use std::fmt;
 
 /// Arguments of the small runs. Together the runs make every driver call of the allocator, most of
 /// them more than 200 times.
-pub(super) const SCENARIOS: [&[&str]; 5] = [
+pub(super) const SCENARIOS: [&[&str]; 6] = [
     &[],
     &["--config", "expandable_segments:True"],
     &["--config", "policy:stitched,slack:0"],
     &["--config", "expandable_segments:True,spill:1.0", "--limit-mib", "70"],
+    &["--config", "policy:stitched,slack:0,spill:1.0", "--limit-mib", "70"],
     &["--identity", "asked"],
 ];
 

@@ -31,6 +31,8 @@ const POOLED: u64 = 4 * MIB;
 const KINDS: u32 = 27;
 const TENANTS: u32 = 32;
 const RANGES: u32 = 20;
+/// Number of the kinds of disturbances with `spill`.
+const MOVES: u32 = 8;
 
 impl Worker {
     /// Makes a random disturbance.
@@ -44,7 +46,8 @@ impl Worker {
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
         // Kinds of the options beyond those of every run.
         let (tenants, ranges) = (shared.options.tenants.min(1) * TENANTS, shared.options.ranges.min(1) * RANGES);
-        let kind = self.rng.u32(0..KINDS + tenants + ranges);
+        let moves = if stage.spills { MOVES } else { 0 };
+        let kind = self.rng.u32(0..KINDS + tenants + ranges + moves);
         let done = match kind {
             0 => subject.empty_cache(index),
             1 => subject.trim(index, self.rng.u64(0..=stage.total_bytes)),
@@ -52,7 +55,7 @@ impl Worker {
             3..=10 => self.change_settings(kind, device),
             15 => self.query(device),
             _ => {
-                self.disturb_with_memory(kind, tenants, device);
+                self.disturb_with_memory(kind, [tenants, ranges], device);
                 Ok(())
             }
         };
@@ -99,8 +102,8 @@ impl Worker {
     }
 
     /// Makes a disturbance with its own memory or streams. The kinds from [`KINDS`] on belong to
-    /// `tenants`, and then to ranges.
-    fn disturb_with_memory(&mut self, kind: u32, tenants: u32, device: usize) {
+    /// `tenants`, then to ranges, and then to moves.
+    fn disturb_with_memory(&mut self, kind: u32, [tenants, ranges]: [u32; 2], device: usize) {
         match kind {
             11 | 12 => self.begin_route(device),
             13 => self.grab(device),
@@ -114,7 +117,8 @@ impl Worker {
             22 | 23 => self.capture_alone(),
             ..KINDS => self.capture(),
             _ if kind < KINDS + tenants => self.tenant_steps(),
-            _ => self.range_steps(),
+            _ if kind < KINDS + tenants + ranges => self.range_steps(),
+            _ => self.advise(device),
         }
     }
 

@@ -9,6 +9,7 @@
 //! `fresh` and `filled` are lists per place: the lane in whose order the contents are known.
 //! Kernels are queued for many blocks at once; only requests and frees are made singly.
 
+mod advise;
 mod audit;
 mod bare_capture;
 mod disturb;

@@ -115,8 +115,8 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
     of_host(world, device, on_host, world.pages_inside(&ranges));
 }
 
-/// Compares the memory of the host that a device holds with the bytes that a snapshot has there, and
-/// with what `spill` allows. Pages of ranges, which are in no snapshot, may lie on either side.
+/// Compares the memory of the host that a device holds with the bytes that a snapshot has there,
+/// and with what `spill` allows. Pages of ranges, which are in no snapshot, may lie on either side.
 fn of_host(world: &World, device: usize, in_segments: i64, in_ranges: u64) {
     let (used, spare) =
         (statistic(world, device, c"pages.spilled_bytes"), statistic(world, device, c"pages.spare_of_host_bytes"));
