@@ -5,6 +5,7 @@ mod groups;
 mod limits;
 mod loading;
 mod names;
+mod nvml;
 mod one_memory;
 mod pressure;
 mod refusals;

@@ -6,6 +6,7 @@
 //! call        the way of a call: to the process's state, or to the driver
 //! addresses   the driver's own functions
 //! open        dlopen: paths to the driver lead here
+//! nvml        NVML's figures of a device's memory
 //! load        the first steps after the loader has mapped the library
 //! ```
 //!
@@ -16,5 +17,6 @@ mod addresses;
 mod call;
 mod exports;
 mod load;
+mod nvml;
 mod open;
 mod resolver;

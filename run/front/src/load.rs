@@ -13,6 +13,12 @@ const LOADER_VARIABLES: [(&str, &[u8]); 2] = [("LD_LIBRARY_PATH", b":"), ("LD_PR
 /// The real driver's name in the private folder.
 pub(crate) const ALIAS: &str = "libcachalot-driver.so.1";
 
+/// NVML for programs in the private folder, where `--nvml` has put one.
+pub(crate) const NVML: &str = "libnvidia-ml.so.1";
+
+/// The real NVML's name beside it.
+pub(crate) const REAL_NVML: &str = "libcachalot-nvml.so.1";
+
 /// How the name of a private folder begins.
 const PRIVATE: &[u8] = b"/cachalot-run-";
 

@@ -1,4 +1,5 @@
-//! `dlopen` in front of the C library's: a path to the driver leads to the library.
+//! `dlopen` in front of the C library's: a path to the driver leads to the library, and NVML to the
+//! folder of the library, where `--nvml` has put one.
 //!
 //! The loader finds the library for a bare name, by the library path or because the library is
 //! loaded already. A path it opens as it is, so the path is changed here. An auditor of the loader
@@ -7,7 +8,7 @@
 //! Rust compiler has 24 KiB. Room for them (`glibc.rtld.optional_static_tls`) comes out of the
 //! stack of every thread, and Java's small threads fail.
 
-use crate::load::{ALIAS, file_of, own_file};
+use crate::load::{ALIAS, NVML, REAL_NVML, file_of, own_file};
 use cachalot_run::loader::symbol;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -93,6 +94,8 @@ struct Files {
     own: CString,
     /// The last part of the real driver's own path, such as `libcuda.so.580.159.04`.
     driver: Vec<u8>,
+    /// NVML for programs, and the real one. `None`: programs open the real one.
+    nvml: Option<[CString; 2]>,
 }
 
 /// Returns the files, or `None` if the library was not loaded from a private folder.
@@ -100,33 +103,53 @@ fn files() -> Option<&'static Files> {
     static FILES: OnceLock<Option<Files>> = OnceLock::new();
     let find = || {
         let own = own_file()?;
-        let alias = Path::new(std::ffi::OsStr::from_bytes(&own)).with_file_name(ALIAS);
-        let driver = std::fs::canonicalize(alias).ok()?;
-        Some(Files { own: CString::new(own).ok()?, driver: driver.file_name()?.as_bytes().to_vec() })
+        let own_path = Path::new(std::ffi::OsStr::from_bytes(&own));
+        let driver = std::fs::canonicalize(own_path.with_file_name(ALIAS)).ok()?;
+        let beside = |name| {
+            let path = own_path.with_file_name(name);
+            path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()
+        };
+        let nvml = beside(NVML).zip(beside(REAL_NVML)).map(<[_; 2]>::from);
+        let driver = driver.file_name()?.as_bytes().to_vec();
+        Some(Files { own: CString::new(own).ok()?, driver, nvml })
     };
     FILES.get_or_init(find).as_ref()
 }
 
-/// Returns the library in front if `name` is the path of a driver. A program may try one path after
-/// the other, and a path without a driver must fail as ever. A driver may consist of several files,
-/// each of which loads the next one: those get what they name.
+/// Returns whether programs get the NVML of the private folder.
+pub(crate) fn has_nvml() -> bool {
+    files().is_some_and(|files| files.nvml.is_some())
+}
+
+/// Returns the library in front if `name` is the path of a driver, and the NVML of the private
+/// folder if it is the name or a path of NVML. A program may try one path after the other, and a
+/// path without a library must fail as ever. A driver may consist of several files, each of which
+/// loads the next one: those get what they name, and the real NVML, as this library does.
 fn in_place_of(name: &CStr, caller: *const c_void) -> Option<&'static CStr> {
     let path = name.to_bytes();
     let last = path.rsplit(|&byte| byte == b'/').next()?;
     let is_path = last.len() < path.len();
     let files = files()?;
+    // SAFETY: the name ends with a zero.
+    let exists = || !is_path || unsafe { libc::access(name.as_ptr(), libc::F_OK) } == 0;
+    if let Some([nvml, real]) = files.nvml.as_ref().filter(|_| names_version(last, b"libnvidia-ml.so")) {
+        return exists().then(|| if is_of_driver(caller) { real } else { nvml }.as_c_str());
+    }
     if last != files.driver && !(is_path && names_driver(last)) {
         return None;
     }
-    // SAFETY: the name ends with a zero.
-    let exists = !is_path || unsafe { libc::access(name.as_ptr(), libc::F_OK) } == 0;
-    (exists && !is_of_driver(caller)).then_some(files.own.as_c_str())
+    (exists() && !is_of_driver(caller)).then_some(files.own.as_c_str())
 }
 
 /// Returns whether the last part of a path is one of the driver's names: `libcuda.so`, with the
 /// number of any version.
 fn names_driver(last: &[u8]) -> bool {
-    let version = last.strip_prefix(b"libcuda.so");
+    names_version(last, b"libcuda.so")
+}
+
+/// Returns whether the last part of a path is a library's name, with the number of any version.
+fn names_version(last: &[u8], library: &[u8]) -> bool {
+    let version = last.strip_prefix(library);
     version.is_some_and(|version| match version.split_first() {
         None => true,
         Some((first, digits)) => {

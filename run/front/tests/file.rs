@@ -43,7 +43,7 @@ fn the_file_is_the_drivers_and_needs_only_libc_and_the_driver() {
 }
 
 #[test]
-fn only_names_of_the_driver_and_two_more_are_exported() {
+fn only_names_of_the_driver_and_four_more_are_exported() {
     let image = image();
     let file = ElfFile::<FileHeader64<LittleEndian>>::parse(&*image).expect("an ELF file");
     let defined = file.dynamic_symbols().filter(ObjectSymbol::is_definition);
@@ -52,6 +52,8 @@ fn only_names_of_the_driver_and_two_more_are_exported() {
     expected.extend(["cuGetProcAddress", "cuGetProcAddress_v2"].map(str::to_owned));
     // A path to the driver leads here, and AddressSanitizer need not be first.
     expected.extend(["dlopen", "__asan_default_options"].map(str::to_owned));
+    // What NVML says of a device's memory.
+    expected.extend(["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"].map(str::to_owned));
     assert_eq!(exported, expected);
     assert!(!exported.contains("cuGetExportTable"), "the driver's private tables are the driver's own");
 }

@@ -11,6 +11,7 @@
 //! host       memory of the host in the place of a device's
 //! measured   memory of calls that do not say what they take
 //! refusals   the refusals of a thread
+//! within     what NVML is to say of a device
 //! ```
 
 mod figures;
@@ -18,6 +19,7 @@ mod holdings;
 mod host;
 mod measured;
 mod refusals;
+mod within;
 
 pub use figures::{DriverFigures, current_device};
 pub use holdings::{Holding, Holdings};

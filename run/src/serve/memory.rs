@@ -330,6 +330,12 @@ impl Process {
         code
     }
 
+    /// Returns what NVML is to say of a device: the total and the free bytes. See
+    /// [`Charge::within`](crate::charge::Charge::within).
+    pub fn within_limit(&self, uuid: &str, total: u64, free: u64) -> Option<[u64; 2]> {
+        self.charge.within(uuid, total, free)
+    }
+
     /// Passes a free on.
     pub(super) fn pass_free(&self, address: CuDevicePtr) -> CuResult {
         self.pass();

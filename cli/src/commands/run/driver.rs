@@ -1,6 +1,7 @@
 //! The real driver's library, found as the loader would find the library.
 
 use super::environment;
+use super::names::NVML;
 use super::processor::PROCESSOR;
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -39,15 +40,30 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, String> {
             Err(error) => Err(format!("{}: {error} ({origin} names the driver)", name.display())),
         };
     }
-    let paths = std::env::split_paths(&environment::library_path()).collect::<Vec<_>>();
-    let in_path = paths.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
-    let usual = PROCESSOR.folders.iter().chain(&FOLDERS).map(|folder| Path::new(folder).join(name));
-    in_path.chain(cached(name)).chain(usual).find(|path| path.is_file()).ok_or_else(|| {
+    in_system(name).ok_or_else(|| {
         format!(
             "no {} in LD_LIBRARY_PATH, in the loader's cache or in the usual folders: --driver names the driver",
             name.display()
         )
     })
+}
+
+/// Finds NVML, which is installed beside the driver, or else as the driver is.
+///
+/// # Errors
+/// A line about a missing library.
+pub(super) fn find_nvml(driver: &Path) -> Result<PathBuf, String> {
+    let beside = driver.with_file_name(NVML);
+    let found = Some(beside).filter(|path| path.is_file()).or_else(|| in_system(Path::new(NVML)));
+    found.ok_or_else(|| format!("--nvml: no {NVML} beside {}, and none where the loader looks", driver.display()))
+}
+
+/// Finds a library in `LD_LIBRARY_PATH`, in the loader's cache, or in the usual folders.
+fn in_system(name: &Path) -> Option<PathBuf> {
+    let paths = std::env::split_paths(&environment::library_path()).collect::<Vec<_>>();
+    let in_path = paths.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
+    let usual = PROCESSOR.folders.iter().chain(&FOLDERS).map(|folder| Path::new(folder).join(name));
+    in_path.chain(cached(name)).chain(usual).find(|path| path.is_file())
 }
 
 /// Returns the paths of a library in the loader's cache.

@@ -1,11 +1,11 @@
 //! The private folder: the library in front under the driver's names, the real driver under an
-//! alias.
+//! alias, and on request an NVML that says the limit, with the real one under an alias.
 //!
 //! The name of a folder follows from the contents, so programs with the same contents share a
 //! folder, and no folder changes while in use.
 
-use super::driver;
-use super::names::{ALIAS, FRONT, LINKS, PREFIX, UNVERSIONED, is_private};
+use super::names::{ALIAS, FRONT, LINKS, NVML, PREFIX, REAL_NVML, UNVERSIONED, is_private};
+use super::{driver, needing};
 use cachalot_run::options::LIMITED;
 use rustix::fs::{CWD, RenameFlags};
 use std::collections::BTreeSet;
@@ -41,17 +41,19 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
 }
 
 /// Prepares the private folder for a library and a driver, and returns the path of the folder.
-/// `is_limited`: for programs with a limit, which the name of the folder tells.
+/// `nvml`: the real NVML, for programs in which it says the limit. `is_limited`: for programs with
+/// a limit, which the name of the folder tells.
 ///
 /// # Errors
 /// A line about an unreadable file or an unwritable folder.
-pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<PathBuf, String> {
+pub(super) fn prepare(front: &Path, driver: &Path, nvml: Option<&Path>, is_limited: bool) -> Result<PathBuf, String> {
     let missing = missing_functions(front, driver)?;
-    let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
     let base = base()?;
     let mark = if is_limited { LIMITED } else { "" };
-    let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, &real, &missing)?));
-    if !is_complete(&folder) {
+    let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, nvml, &missing)?));
+    let files =
+        [&[FRONT, UNVERSIONED, ALIAS][..], &LINKS, if nvml.is_some() { &[NVML, REAL_NVML] } else { &[] }].concat();
+    if !is_complete(&folder, &files) {
         let failed = |error: io::Error| format!("{}: {error}", folder.display());
         // A random name: containers with one home have processes with the same numbers.
         let new = tempfile::Builder::new()
@@ -59,27 +61,26 @@ pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<P
             .permissions(fs::Permissions::from_mode(mode()))
             .tempdir_in(&base)
             .map_err(failed)?;
-        fill(new.path(), front, driver, &missing)?;
-        put(new.path(), &folder).map_err(failed)?;
+        fill(new.path(), front, driver, nvml, &missing)?;
+        put(new.path(), &folder, &files).map_err(failed)?;
     }
     Ok(folder)
 }
 
 /// Returns whether a folder has its files. A crash of the system may leave a folder without its
 /// contents.
-fn is_complete(folder: &Path) -> bool {
-    let has = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|file| file.len() > 0);
-    [FRONT, UNVERSIONED, ALIAS].into_iter().chain(LINKS).all(has)
+fn is_complete(folder: &Path, files: &[&str]) -> bool {
+    files.iter().all(|name| folder.join(name).symlink_metadata().is_ok_and(|file| file.len() > 0))
 }
 
 /// Gives a filled folder its name. A folder of the name without its files goes in the same step, so
 /// programs that start meanwhile find one or the other. What is left at the path of the new folder
 /// is the caller's to remove.
-fn put(new: &Path, folder: &Path) -> io::Result<()> {
+fn put(new: &Path, folder: &Path, files: &[&str]) -> io::Result<()> {
     match fs::rename(new, folder) {
         Ok(()) => Ok(()),
         // Another command was faster with the same contents.
-        Err(_) if is_complete(folder) => Ok(()),
+        Err(_) if is_complete(folder, files) => Ok(()),
         Err(_) => {
             let exchanged = rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE);
             if exchanged.is_err() {
@@ -95,7 +96,13 @@ fn put(new: &Path, folder: &Path) -> io::Result<()> {
 }
 
 /// Writes the contents of a new folder.
-fn fill(new: &Path, front: &Path, driver: &Path, missing: &BTreeSet<String>) -> Result<(), String> {
+fn fill(
+    new: &Path,
+    front: &Path,
+    driver: &Path,
+    nvml: Option<&Path>,
+    missing: &BTreeSet<String>,
+) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", new.display());
     // A program that root starts may go on as another user, who has to find the library.
     let is_found = !rustix::process::geteuid().is_root() || is_open_to_all(front);
@@ -108,6 +115,11 @@ fn fill(new: &Path, front: &Path, driver: &Path, missing: &BTreeSet<String>) -> 
     }
     symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
     symlink(driver, new.join(ALIAS)).map_err(failed)?;
+    if let Some(nvml) = nvml {
+        // The library in front comes first, so that a look-up finds its functions.
+        write(&new.join(NVML), &needing::image(NVML, [FRONT, REAL_NVML])).map_err(failed)?;
+        symlink(nvml, new.join(REAL_NVML)).map_err(failed)?;
+    }
     for link in LINKS {
         symlink(".", new.join(link)).map_err(failed)?;
     }
@@ -150,14 +162,21 @@ fn hide(image: &mut [u8], names: &BTreeSet<String>) {
 }
 
 /// Returns a number for the contents of a folder.
-fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet<String>) -> Result<u64, String> {
+fn key(
+    base: &Path,
+    front: &Path,
+    driver: &Path,
+    nvml: Option<&Path>,
+    missing: &BTreeSet<String>,
+) -> Result<u64, String> {
+    let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
     let mut hasher = DefaultHasher::new();
-    for file in [front, real] {
+    for file in [front, &real] {
         let metadata = file.metadata().map_err(|error| format!("{}: {error}", file.display()))?;
         (file, metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
     }
     // Containers with one home may find it at several paths.
-    (base, driver, missing, LINKS).hash(&mut hasher);
+    (base, driver, nvml, missing, LINKS).hash(&mut hasher);
     Ok(hasher.finish())
 }
 
@@ -288,19 +307,19 @@ mod tests {
         let all = [&[FRONT, UNVERSIONED, ALIAS][..], &LINKS].concat();
         for left in [&all[..0], &all[1..], &all[..5]] {
             filled(&folder, left);
-            assert!(!is_complete(&folder), "{left:?}");
+            assert!(!is_complete(&folder, &all), "{left:?}");
             filled(&new, &all);
-            put(&new, &folder).expect("a name");
-            assert!(is_complete(&folder), "{left:?}");
+            put(&new, &folder, &all).expect("a name");
+            assert!(is_complete(&folder, &all), "{left:?}");
             let _ = fs::remove_dir_all(&new);
             fs::remove_dir_all(&folder).expect("it is there");
         }
         filled(&folder, &all);
         fs::write(folder.join("mark"), "first").expect("a file");
         filled(&new, &all);
-        put(&new, &folder).expect("the first stays");
+        put(&new, &folder, &all).expect("the first stays");
         assert!(folder.join("mark").is_file());
         fs::write(folder.join(ALIAS), "").expect("a file that a crash has left empty");
-        assert!(!is_complete(&folder));
+        assert!(!is_complete(&folder, &all));
     }
 }

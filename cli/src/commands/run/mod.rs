@@ -5,6 +5,7 @@ mod environment;
 pub(super) mod folder;
 mod kernel_limit;
 mod names;
+mod needing;
 mod processor;
 pub(super) mod program;
 mod spill;
@@ -75,6 +76,9 @@ pub(crate) struct RunArgs {
     /// becomes a member. Needs root, and a driver with limits of control groups (615)
     #[arg(long, value_name = "FOLDER", requires = "limit")]
     control_group: Option<PathBuf>,
+    /// Have NVML say the limit inside the program: the total, used and free memory of a device
+    #[arg(long, conflicts_with = "control_group")]
+    nvml: bool,
     /// The name of the process for park, wake and status; without the option, the name of the
     /// program. Children of the program have the name, too
     #[arg(long, value_name = "NAME", value_parser = checked_name)]
@@ -218,7 +222,8 @@ fn prepare(args: &RunArgs, program: &Startable) -> Result<environment::Changes, 
     if let (Some(group), Some(limit)) = (&args.control_group, args.limit) {
         kernel_limit::keep(group, limit)?;
     }
-    let folder = folder::prepare(&front, &driver, options.has_limit())?;
+    let nvml = args.nvml.then(|| driver::find_nvml(&driver)).transpose()?;
+    let folder = folder::prepare(&front, &driver, nvml.as_deref(), options.has_limit())?;
     Ok(environment::with_library(&folder, &options))
 }
 

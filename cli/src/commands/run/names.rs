@@ -9,6 +9,10 @@ pub(super) const FRONT: &str = "libcuda.so.1";
 pub(super) const UNVERSIONED: &str = "libcuda.so";
 /// The real driver.
 pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
+/// NVML for programs, where it says the limit.
+pub(super) const NVML: &str = "libnvidia-ml.so.1";
+/// The real NVML beside it.
+pub(super) const REAL_NVML: &str = "libcachalot-nvml.so.1";
 /// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and
 /// the two parts of Debian's.
 pub(super) const LINKS: [&str; 3] = ["lib64", "lib", PROCESSOR.debian];
