@@ -160,6 +160,32 @@ fn nothing_is_free_while_a_group_cannot_be_joined_and_the_next_request_joins() {
     second.end();
 }
 
+#[test]
+fn programs_with_limits_of_their_own_measure_only_themselves_while_they_start() {
+    // Of a device with 1024 MiB, or of a group.
+    let cases = [
+        [&["--limit", "500MiB"][..], &["--limit", "400MiB"]],
+        [
+            &["--group", "gpu", "--limit", "900MiB", "--low", "500MiB", "--max", "500MiB"],
+            &["--group", "gpu", "--low", "400MiB", "--max", "400MiB"],
+        ],
+    ];
+    for [first, second] in cases {
+        let place = Place::new(folder("measure"));
+        let mut one = place.start(first);
+        assert_eq!(one.ask("m"), "500 500", "alone");
+        let mut two = place.start(second);
+        // Both load their weights, and the first one measures before and after.
+        assert_eq!([two.ask("m"), two.ask("a 300"), one.ask("m")], ["400 400", "0", "500 500"]);
+        assert_eq!([one.ask("a 200"), two.ask("m")], ["0", "100 400"]);
+        // The other one gives memory back meanwhile.
+        assert_eq!([two.ask("f"), one.ask("m"), one.ask("a 290")], ["0", "300 500", "0"]);
+        assert_eq!([one.ask("m"), two.ask("m")], ["10 500", "400 400"]);
+        one.end();
+        two.end();
+    }
+}
+
 /// Lets some time go by, in which a try to join is not repeated.
 fn pause() -> bool {
     std::thread::sleep(std::time::Duration::from_millis(10));
