@@ -49,6 +49,10 @@ impl Controlled for Program {
             .map_err(|error| ControlRefusal::new(RefusalKind::NotWritten, error.to_string()))
     }
 
+    fn trim(&self, keep: u64) -> Result<Status, ControlRefusal> {
+        Ok(Status { given_bytes: Some(12 * GIB - keep), device_bytes: keep, ..self.status() })
+    }
+
     fn status(&self) -> Status {
         let (parks, wakes) = (self.parks.load(SeqCst), self.wakes.load(SeqCst));
         let is_parked = parks > wakes;
@@ -160,6 +164,21 @@ fn a_process_is_parked_and_woken_by_its_name() {
     let woken = &woken["processes"][0];
     assert_eq!((&woken["state"], &woken["wakes"]), (&"awake".into(), &1.into()));
     assert_eq!(woken["last_wake"], serde_json::json!({"ms": 412, "bytes": 12 * GIB}));
+}
+
+#[test]
+fn a_process_or_a_group_gives_memory_back_on_request() {
+    let shared = shared(&folder("trimmed"));
+    let (one, _two) = (Started::new(&shared, "one"), Started::new(&shared, "two"));
+    let trimmed = cachalot(&shared, &["trim", "one", "--keep", "2GiB"]);
+    assert_eq!((trimmed.status, trimmed.errors.as_str()), (0, ""));
+    let text = words(&trimmed);
+    let said = ") gave 10.00 GiB back to the driver, and holds 2.00 GiB of served memory.";
+    assert!(text.starts_with(&format!("one ({}, ", one.pid())) && text.ends_with(said), "{text}");
+    let all = object(&cachalot(&shared, &["trim", "--all", "team", "--json"]));
+    let given: Vec<_> = all["processes"].as_array().expect("a list").iter().map(|told| &told["given_bytes"]).collect();
+    assert_eq!(given, [12 * GIB; 2]);
+    assert_eq!(cachalot(&shared, &["trim", "nobody"]).status, 2);
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn shells_and_man_know_every_command() {
     let unknown = run(&["man", "compere"], &[]);
     assert_eq!((unknown.status, unknown.output.as_str()), (2, ""));
     assert!(unknown.errors.starts_with(
-        "there is no command `compere`: expected one of run, emulate, park, wake, status, top, group, ledger, replay, compare, tune, predict, plan, "
+        "there is no command `compere`: expected one of run, emulate, park, wake, trim, status, top, group, ledger, replay, compare, tune, predict, plan, "
     ));
     let place = folder("manual");
     assert_eq!(cachalot_in(&place, ["man", "--into", "."]).status, 0);

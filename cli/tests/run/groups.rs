@@ -189,6 +189,26 @@ fn the_limit_of_a_group_changes_while_its_programs_run() {
 }
 
 #[test]
+fn a_program_gives_its_cache_back_on_request() {
+    let place = Place::new(folder("trims"));
+    let trim = |name: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+        let object = finish(command.args(["trim", "--json"]).args(name).env("CACHALOT_RUN_FOLDER", place.shared()));
+        let told = object.json().remove(0)["processes"].take();
+        told.as_array().expect("a list").iter().map(|told| told["given_bytes"].as_u64()).collect::<Vec<_>>()
+    };
+    let options = [&GROUP[..], &["--name", "one"]].concat();
+    let mut one = place.start_with(&options, &[("CACHALOT_RECORDER", "events:10,files:0".as_ref())]);
+    assert_eq!(["a 60", "a 30", "f"].map(|line| one.ask(line)), ["0"; 3]);
+    assert_eq!(trim(&["one", "--keep", "90MiB"]), [Some(0)]);
+    assert_eq!(trim(&["one"]), [Some(30 << 20)]);
+    assert_eq!([one.ask("f"), one.ask("m")], ["0", "100 100"]);
+    assert_eq!([trim(&["--all", "team"]), trim(&["--all", "team"])], [[Some(60 << 20)], [Some(0)]]);
+    assert_eq!(one.ask("a 100"), "0");
+    one.end();
+}
+
+#[test]
 fn another_limit_than_the_groups_is_told() {
     let place = Place::new(folder("other"));
     // Both have started, and the group starts afterwards.

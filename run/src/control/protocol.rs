@@ -30,8 +30,8 @@ pub(super) const MOST_ANSWER: usize = 64 << 10;
 /// The time for a park or a wake whose request names no time, in milliseconds.
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// How long a snapshot may wait for parks and wakes.
-const SNAPSHOT_TIME: Duration = Duration::from_secs(30);
+/// How long a snapshot or a trim may wait for parks and wakes.
+const TURN_TIME: Duration = Duration::from_secs(30);
 
 /// The greatest time for a park or a wake, in milliseconds: a day.
 const MOST_TIMEOUT_MS: u64 = 24 * 60 * 60 * 1000;
@@ -55,6 +55,9 @@ pub struct Request {
     /// The file of a snapshot, as an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// The bytes of each device that a trim leaves. Without them, it leaves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keep: Option<u64>,
 }
 
 /// The requested action.
@@ -67,6 +70,8 @@ pub enum Action {
     Wake,
     /// Write the latest events and all blocks to a file.
     Snapshot,
+    /// Give cached memory back to the driver.
+    Trim,
     /// Tell the state.
     Status,
 }
@@ -146,12 +151,23 @@ const fn default_timeout_ms() -> u64 {
 impl Request {
     /// Creates a request. The time is cut off at a day.
     pub fn new(action: Action, timeout: Duration) -> Self {
-        Self { schema: SCHEMA, action, timeout_ms: milliseconds(timeout).min(MOST_TIMEOUT_MS), file: None }
+        let timeout_ms = milliseconds(timeout).min(MOST_TIMEOUT_MS);
+        Self { schema: SCHEMA, action, timeout_ms, file: None, keep: None }
     }
 
     /// Creates a request for a snapshot in a file, an absolute path.
     pub fn snapshot(file: PathBuf) -> Self {
-        Self { file: Some(file), ..Self::new(Action::Snapshot, SNAPSHOT_TIME) }
+        Self { file: Some(file), ..Self::new(Action::Snapshot, TURN_TIME) }
+    }
+
+    /// Creates a request for a trim that leaves `keep` bytes of served memory on each device.
+    pub fn trim(keep: u64) -> Self {
+        Self { keep: Some(keep), ..Self::new(Action::Trim, TURN_TIME) }
+    }
+
+    /// Returns the bytes that a trim leaves.
+    pub(super) fn keep(&self) -> u64 {
+        self.keep.unwrap_or(0)
     }
 
     /// Returns how long the process may wait for the start of a park or a wake.
@@ -176,6 +192,9 @@ impl Request {
         }
         if (request.action == Action::Snapshot) != request.file.as_ref().is_some_and(|file| file.is_absolute()) {
             return Err(bad("a snapshot, and no other request, has `file`: an absolute path".to_owned()));
+        }
+        if request.keep.is_some() && request.action != Action::Trim {
+            return Err(bad("a trim, and no other request, has `keep`".to_owned()));
         }
         if request.timeout_ms > MOST_TIMEOUT_MS {
             let given = request.timeout_ms;

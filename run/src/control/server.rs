@@ -1,9 +1,9 @@
 //! The threads that answer the requests of other processes.
 //!
-//! A thread reads all requests and answers `status` at once. A park, a wake and a snapshot go to a
-//! second thread, one after another, so the first thread answers during a long park. The second
-//! thread starts at the first of them. The program's signals reach neither of them, and no answer
-//! raises a signal.
+//! A thread reads all requests and answers `status` at once. A park, a wake, a snapshot and a trim
+//! go to a second thread, one after another, so the first thread answers during a long park. The
+//! second thread starts at the first of them. The program's signals reach neither of them, and no
+//! answer raises a signal.
 
 use super::protocol::{self, Action, Answer, ControlRefusal, MOST_REQUEST, RefusalKind, Request};
 use super::socket::{self, Listener};
@@ -72,6 +72,13 @@ pub trait Controlled: Sync {
     /// # Errors
     /// No events are recorded, or the file cannot be written.
     fn snapshot(&self, file: &Path) -> Result<Status, ControlRefusal>;
+
+    /// Gives cached memory back to the driver until at most `keep` bytes of served memory are held
+    /// on each device, and returns the state with the bytes that went back.
+    ///
+    /// # Errors
+    /// A reason why the memory cannot go back.
+    fn trim(&self, keep: u64) -> Result<Status, ControlRefusal>;
 
     /// Returns the state.
     fn status(&self) -> Status;
@@ -370,6 +377,7 @@ fn work(subject: &Subject, tasks: &Receiver<Task>) {
                 Action::Park => controlled.park(left),
                 Action::Wake => controlled.wake(left),
                 Action::Snapshot => controlled.snapshot(request.file.as_deref().unwrap_or(Path::new(""))),
+                Action::Trim => controlled.trim(request.keep()),
                 Action::Status => Ok(controlled.status()),
             })
         };

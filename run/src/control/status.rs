@@ -44,7 +44,10 @@ pub struct Status {
     pub wakes: u64,
     /// The last failure of a park or a wake. `None`: no failure yet.
     pub last_error: Option<String>,
-    /// Whether the process can only write snapshots: no park moves its memory.
+    /// Bytes that went back to the driver, in the answer to a trim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_bytes: Option<u64>,
+    /// Whether no park moves the memory of the process: it writes snapshots and gives memory back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stays_awake: bool,
 }

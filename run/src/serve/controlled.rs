@@ -34,14 +34,21 @@ impl Controlled for Process {
         self.recorder.save(&self.contexts.all(), file).map(|()| self.status())
     }
 
+    fn trim(&self, keep: u64) -> Result<Status, ControlRefusal> {
+        let given = self.give_cache(keep);
+        Ok(Status { given_bytes: Some(given), ..self.status() })
+    }
+
     fn status(&self) -> Status {
+        let group = self.options.group.as_ref().map(|group| group.name.clone());
         let Some((state, time, figures)) = self.sleep() else {
-            return Status { stays_awake: true, ..Status::default() };
+            let device_bytes = self.counts().held_bytes;
+            return Status { group, device_bytes, stays_awake: true, ..Status::default() };
         };
         let memory = self.parkable();
         let charges = self.charge.all();
         Status {
-            group: self.options.group.as_ref().map(|group| group.name.clone()),
+            group,
             state,
             idle_ms: self.idle_time().map(milliseconds),
             awake_ms: if state == SleepState::Awake { milliseconds(time) } else { 0 },

@@ -2,6 +2,7 @@
 
 use crate::charge::{Charge, DriverFigures};
 use crate::ledger::Kind;
+use crate::serve::frees::Relaxed;
 use crate::serve::pool_memory::name_of;
 use crate::serve::process::Process;
 use cachalot_cuda::CuResult;
@@ -62,13 +63,33 @@ impl Process {
             charge.bound(figures.used);
         }
         if charge.budget().is_some_and(|budget| budget.available < bytes) {
-            for pool in self.pool_memory.all() {
-                // SAFETY: the pool lives: its destruction waits.
-                let _ = self.pool_memory.ask(pool, || unsafe { self.real.mem_pool_trim_to(pool, 0) });
-                self.measure_pool(pool);
-            }
+            self.trim_pools();
         }
         charge.held() < before
+    }
+
+    /// Gives back to the devices what pools keep.
+    fn trim_pools(&self) {
+        for pool in self.pool_memory.all() {
+            // SAFETY: the pool lives: its destruction waits.
+            let _ = self.pool_memory.ask(pool, || unsafe { self.real.mem_pool_trim_to(pool, 0) });
+            self.measure_pool(pool);
+        }
+    }
+
+    /// Gives cached memory back to the driver until at most `keep` bytes of served memory are held
+    /// on each device, and what pools keep. Returns the bytes that went back.
+    pub(super) fn give_cache(&self, keep: u64) -> u64 {
+        // A call for another process breaks no capture of this one.
+        let _relaxed = Relaxed::enter(self.real);
+        let held = || self.charge.all().iter().map(|charge| charge.held()).sum::<u64>();
+        let before = held();
+        let mut devices: Vec<_> = self.contexts.all().iter().map(|served| served.ordinal()).collect();
+        devices.sort_unstable_by_key(|device| device.0);
+        devices.dedup();
+        devices.into_iter().for_each(|device| self.trim_served(device, keep));
+        self.trim_pools();
+        before.saturating_sub(held())
     }
 
     /// `cuMemPoolDestroy`. What the pool has kept goes back to the device, and memory in use stays

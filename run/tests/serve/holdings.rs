@@ -7,6 +7,7 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuMemHandle, CuMemHandleType, CuMemPoolAttribute, CuMemoryPool, CuStream};
 use cachalot_emulated_driver::api::PoolProperties;
 use cachalot_run::Options;
+use cachalot_run::control::Controlled as _;
 use cachalot_run::ledger::Kind;
 use cachalot_run::options::SleepOptions;
 use core::ffi::{c_int, c_void};
@@ -167,6 +168,22 @@ fn what_a_pool_keeps_counts_until_the_pool_gives_it_back() {
         destroy(setup, pool);
         assert_eq!(held(setup), (4 * PAGE, 4 * PAGE), "memory in use outlives its pool");
         assert_eq!((setup.give_on(address, 0), setup.cuCtxSynchronize(), held(setup)), (0, 0, (0, 0)));
+    });
+}
+
+#[test]
+fn a_trim_of_another_process_gives_back_what_is_cached_and_nothing_else() {
+    in_both(|setup| {
+        let pool = keeping_pool(setup);
+        let address = take_of(setup, pool, 3 * PAGE).expect("room");
+        assert_eq!((setup.give_on(address, 0), setup.cuCtxSynchronize()), (0, 0));
+        let [kept, freed] = [10, 10].map(|pages| setup.take(pages * PAGE));
+        assert_eq!((setup.give(freed), used(setup)), (0, 23 * PAGE));
+        let trim = |pages: usize| setup.process.trim((pages * PAGE) as u64).expect("nothing is in the way").given_bytes;
+        assert_eq!((trim(20), used(setup)), (Some(3 * PAGE as u64), 20 * PAGE), "what the pool keeps");
+        assert_eq!((trim(12), used(setup)), (Some(10 * PAGE as u64), 10 * PAGE));
+        assert_eq!((trim(0), used(setup), setup.give(kept)), (Some(0), 10 * PAGE, 0));
+        assert_eq!((trim(0), used(setup)), (Some(10 * PAGE as u64), 0));
     });
 }
 

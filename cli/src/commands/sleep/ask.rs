@@ -1,10 +1,10 @@
-//! `cachalot park` and `cachalot wake`.
+//! `cachalot park` and `cachalot wake`, and what every request to processes has in common.
 
 use super::answers::{SleepLine, sentences};
 use crate::commands::table::Look;
 use crate::commands::{BAD_INPUT, DIFFERENT, end, print};
 use cachalot_run::control::client::{ask_all, find, find_all};
-use cachalot_run::control::{Action, Request};
+use cachalot_run::control::{Action, Request, Status};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -67,6 +67,13 @@ struct AskArgs {
     /// with ms, s, m, h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     timeout: Duration,
+    #[command(flatten)]
+    whom: WhomArgs,
+}
+
+/// The processes that are asked, and the form of their answers.
+#[derive(clap::Args)]
+pub(super) struct WhomArgs {
     /// Every process with the name, and every member of a group of this name, at the same time
     #[arg(long)]
     all: bool,
@@ -98,6 +105,11 @@ pub(crate) fn wake(args: &WakeArgs) -> ExitCode {
 }
 
 fn ask(args: &AskArgs, action: Action) -> ExitCode {
+    ask_each(&args.whom, &Request::new(action, args.timeout), sentences)
+}
+
+/// Sends a request to the processes that are named. `say` puts an answer into words.
+pub(super) fn ask_each(args: &WhomArgs, request: &Request, say: impl Fn(&Status) -> String) -> ExitCode {
     let found = if args.all { find_all(&args.process) } else { find(&args.process).map(|sleeper| vec![sleeper]) };
     let sleepers = match found {
         Ok(sleepers) => sleepers,
@@ -106,14 +118,14 @@ fn ask(args: &AskArgs, action: Action) -> ExitCode {
             return ExitCode::from(BAD_INPUT);
         }
     };
-    let answers = ask_all(&sleepers, &Request::new(action, args.timeout));
+    let answers = ask_all(&sleepers, request);
     let line = SleepLine::new(sleepers.iter().zip(answers));
     let status = if line.failures.is_empty() { 0 } else { DIFFERENT };
     line.failures.iter().for_each(|failure| complain!("{}", failure.text));
     if args.json {
         return end(status, &line.print());
     }
-    let written = line.processes.iter().try_for_each(|told| print(args.look.fold(&sentences(told), 0)));
+    let written = line.processes.iter().try_for_each(|told| print(args.look.fold(&say(told), 0)));
     end(status, &written)
 }
 

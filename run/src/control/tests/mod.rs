@@ -65,6 +65,10 @@ impl Controlled for Fake {
         Err(ControlRefusal::new(RefusalKind::NotRecorded, file.display().to_string()))
     }
 
+    fn trim(&self, keep: u64) -> Result<Status, ControlRefusal> {
+        Ok(Status { given_bytes: Some(100 - keep), ..self.status() })
+    }
+
     fn status(&self) -> Status {
         let parked = self.parked.load(SeqCst);
         let state = match (self.working.load(SeqCst), parked) {

@@ -9,7 +9,7 @@ use proptest::sample::select;
 use std::time::Duration;
 
 fn action() -> impl Strategy<Value = Action> {
-    select(vec![Action::Park, Action::Wake, Action::Status])
+    select(vec![Action::Park, Action::Wake, Action::Trim, Action::Status])
 }
 
 #[test]
@@ -24,6 +24,15 @@ fn a_snapshot_alone_has_a_file() {
         let refused = Request::of_line(wrong.as_bytes()).unwrap_err();
         assert!(refused.kind == RefusalKind::BadRequest && refused.text.contains("`file`"), "{refused}");
     }
+}
+
+#[test]
+fn a_trim_alone_says_what_stays() {
+    let request = Request::trim(7);
+    assert_eq!(Request::of_line(&request.to_line()), Ok(request));
+    assert!(Request::of_line(br#"{"request":"trim"}"#).is_ok());
+    let refused = Request::of_line(br#"{"request":"park","keep":7}"#).unwrap_err();
+    assert!(refused.kind == RefusalKind::BadRequest && refused.text.contains("`keep`"), "{refused}");
 }
 
 fn status() -> impl Strategy<Value = Status> {
