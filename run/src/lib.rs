@@ -6,6 +6,7 @@
 //! record     the events of served memory, in a file
 //! charge     the driver's memory calls, counted against a limit and booked
 //! group      a limit shared by processes
+//! everyone   groups and books of all users and containers, for root
 //! control    requests of other processes: park, wake and status
 //! ledger     attribution: the callers behind each piece of the device's memory
 //! sleep      idle programs whose memory leaves the device
@@ -26,6 +27,7 @@
 
 pub mod charge;
 pub mod control;
+pub mod everyone;
 pub mod group;
 pub mod ledger;
 pub mod loader;

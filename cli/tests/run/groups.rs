@@ -122,6 +122,11 @@ impl Holder {
         writeln!(self.input, "go").expect("the shell reads");
     }
 
+    /// Returns the id of the process that was started.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a line, and returns the answer.
     pub(super) fn ask(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").expect("the program reads");

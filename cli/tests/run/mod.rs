@@ -1,6 +1,7 @@
 //! Tests of `cachalot run` over the emulated driver.
 
 mod archive;
+mod everyone;
 mod groups;
 mod limits;
 mod loading;

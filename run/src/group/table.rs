@@ -37,9 +37,9 @@ impl MappedTable {
         Self::of(path, Shared::new(&file)?, file)
     }
 
-    /// Opens the file of a group for reading. See [`form::open`].
-    pub(super) fn to_read(path: &Path) -> io::Result<Self> {
-        let file = form::open(path, BYTES, false)?;
+    /// Opens the file of a group of a user for reading. See [`form::open_of`].
+    pub(super) fn to_read(path: &Path, user: u32) -> io::Result<Self> {
+        let file = form::open_of(path, BYTES, user)?;
         Self::of(path, Shared::to_read(&file)?, file)
     }
 

@@ -4,6 +4,7 @@ use super::Uuid;
 use super::file::PREFIX;
 use super::layout::{FORM, Limits, MAGIC};
 use super::table::{MappedTable, remove_without_members};
+use crate::shared::folder::user;
 use cachalot_core::shares::{Figures, NONE};
 use serde::Serialize;
 use std::fs;
@@ -14,6 +15,9 @@ use std::sync::atomic::Ordering;
 /// A group, as read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct GroupView {
+    /// The user of the group, where groups of all users are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// The name of the group.
     pub name: String,
     /// The identity of the device, as printed by `nvidia-smi`.
@@ -33,7 +37,8 @@ pub struct GroupView {
 /// A member of a group, as read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MemberView {
-    /// The process id, as the member's container has it.
+    /// The process id, as the member's container has it. Where groups of all users are read, the
+    /// reader's id of the process.
     pub pid: u32,
     /// The namespace of process ids, if it is not the reader's: a container. 0 if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,15 +63,28 @@ pub struct MemberView {
 /// # Errors
 /// The folder cannot be read.
 pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
+    in_folder(folder, user(), remove_without_members)
+}
+
+/// Reads all groups of a user with a living member, and removes nothing. See [`groups`].
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn groups_of(folder: &Path, user: u32) -> io::Result<Vec<GroupView>> {
+    in_folder(folder, user, |_| {})
+}
+
+/// Reads the groups of a user. `clear` gets the path of each file without a living member.
+fn in_folder(folder: &Path, user: u32, clear: impl Fn(&Path)) -> io::Result<Vec<GroupView>> {
     let mut groups = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
         // A file may be removed meanwhile.
-        match read(&entry.path(), rest) {
+        match read(&entry.path(), rest, user) {
             Ok(Some(group)) => groups.push(group),
-            Ok(None) => remove_without_members(&entry.path()),
+            Ok(None) => clear(&entry.path()),
             Err(_) => {}
         }
     }
@@ -75,8 +93,8 @@ pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
 }
 
 /// Reads the group of a file. `None`: the file is of another version, or no member lives.
-fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
-    let file = MappedTable::to_read(path)?;
+fn read(path: &Path, rest: &str, user: u32) -> io::Result<Option<GroupView>> {
+    let file = MappedTable::to_read(path, user)?;
     let state = &file.state;
     let is_form = state.magic.load(Ordering::Acquire) == MAGIC && state.form.load(Ordering::Relaxed) == FORM;
     let uuid = Uuid::of_words([0, 1].map(|at| state.uuid[at].load(Ordering::Relaxed)));
@@ -96,5 +114,13 @@ fn read(path: &Path, rest: &str) -> io::Result<Option<GroupView>> {
     });
     let members: Vec<_> = members.collect();
     let Limits { now: limit, named } = state.limits();
-    Ok((!members.is_empty()).then(|| GroupView { name: name.to_owned(), device, uuid, limit, named, members }))
+    Ok((!members.is_empty()).then(|| GroupView {
+        user: None,
+        name: name.to_owned(),
+        device,
+        uuid,
+        limit,
+        named,
+        members,
+    }))
 }

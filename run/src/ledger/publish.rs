@@ -162,10 +162,7 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
         // A file may be removed meanwhile.
         let open = |may_write| form::open(&entry.path(), BYTES, may_write);
         let Ok(file) = open(true).or_else(|_| open(false)) else { continue };
-        let Ok(book) = Shared::<Book>::to_read(&file) else { continue };
-        if book.magic.load(Ordering::Acquire) != MAGIC || book.length.load(Ordering::Relaxed) != BYTES {
-            continue;
-        }
+        let Some(book) = read(&file) else { continue };
         // Process ids of another container say nothing here. Its processes mark their books.
         let is_here = book.namespace.load(Ordering::Relaxed) == here;
         let is_dead = if is_here { !book.owner().is_alive() } else { marks::hold_all(&file) };
@@ -177,4 +174,36 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
     }
     books.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
     Ok(books)
+}
+
+/// Reads the books of a user's living processes in a folder, with the namespaces of their process
+/// ids. Removes nothing.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn of_other(folder: &Path, user: u32) -> io::Result<Vec<(u64, BookView)>> {
+    let here = process::namespace()?;
+    let mut books = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let Ok(file) = form::open_of(&entry.path(), BYTES, user) else { continue };
+        let Some(book) = read(&file) else { continue };
+        let namespace = book.namespace.load(Ordering::Relaxed);
+        let is_alive =
+            if namespace == here { book.owner().is_alive() } else { marks::is_held(&file, 0) != Some(false) };
+        if is_alive {
+            books.push((namespace, BookView::new(&book)));
+        }
+    }
+    Ok(books)
+}
+
+/// Maps the book of a file. `None`: the file is of another kind or version.
+fn read(file: &File) -> Option<Shared<Book>> {
+    let book = Shared::<Book>::to_read(file).ok()?;
+    let is_book = book.magic.load(Ordering::Acquire) == MAGIC && book.length.load(Ordering::Relaxed) == BYTES;
+    is_book.then_some(book)
 }

@@ -22,7 +22,19 @@ use std::path::Path;
 /// The file is missing, is a link or no file, belongs to another user, is open to more users, or
 /// has another length.
 pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File> {
-    let file = open_of_user(path, may_write)?;
+    of_length(open_of_user(path, may_write)?, bytes)
+}
+
+/// Opens a file of exactly `bytes` bytes, written by a user alone, for reading.
+///
+/// # Errors
+/// As for [`open`].
+pub(crate) fn open_of(path: &Path, bytes: u64, user: u32) -> io::Result<File> {
+    of_length(open_private(path, false, user)?, bytes)
+}
+
+/// Checks the length of a file.
+fn of_length(file: File, bytes: u64) -> io::Result<File> {
     let length = file.metadata()?.len();
     if length == bytes {
         return Ok(file);
@@ -36,12 +48,17 @@ pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File>
 /// # Errors
 /// The file is missing, is a link or no file, belongs to another user, or is open to more users.
 pub(crate) fn open_of_user(path: &Path, may_write: bool) -> io::Result<File> {
+    open_private(path, may_write, super::folder::user())
+}
+
+/// Opens a file of any length, written by a user alone.
+fn open_private(path: &Path, may_write: bool, user: u32) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).write(may_write).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
     let fault = if !found.is_file() {
         "is no file".to_owned()
-    } else if found.uid() != super::folder::user() {
+    } else if found.uid() != user {
         format!("belongs to user {}", found.uid())
     } else if found.mode() & 0o077 != 0 {
         "is open to other users (its mode must be 0600)".to_owned()

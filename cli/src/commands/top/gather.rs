@@ -4,6 +4,7 @@
 use super::smi;
 use cachalot_run::control::client::{sleepers_in, statuses};
 use cachalot_run::control::{SleepState, Status};
+use cachalot_run::everyone::Everyone;
 use cachalot_run::group::watch::{GroupView, groups};
 use cachalot_run::ledger::view::{BookView, difference};
 use cachalot_run::ledger::{Kind, publish};
@@ -11,6 +12,7 @@ use cachalot_run::shared::folder;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Greatest number of letters of a program with its arguments.
 const MOST_LETTERS: usize = 1000;
@@ -20,6 +22,9 @@ const MOST_LETTERS: usize = 1000;
 pub(super) struct Answers {
     pub(super) devices: Vec<DeviceMemory>,
     pub(super) groups: Vec<GroupView>,
+    /// Whether all users are asked for.
+    #[serde(skip)]
+    pub(super) all: bool,
 }
 
 /// The source of a figure.
@@ -58,12 +63,34 @@ pub(super) struct ProcessMemory {
     /// The program and its arguments, as the system has them. `None`: the process has ended, or is
     /// hidden.
     pub(super) command: Option<String>,
+    /// Whose process it is, where all users are asked for.
+    #[serde(flatten)]
+    pub(super) home: Option<Home>,
     /// The driver's figure for the process, if `nvidia-smi` reports it.
     pub(super) used: Option<u64>,
     /// `None`: the process has no book.
     pub(super) book: Option<BookView>,
     /// `None`: the process cannot be parked, or does not answer.
     pub(super) sleep: Option<SleepView>,
+}
+
+/// The user and the container of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Home {
+    pub(super) user: u32,
+    /// The namespace of process ids, if it is not the reader's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) container: Option<u64>,
+}
+
+impl Home {
+    /// Looks at a process. `None`: it has ended.
+    fn of(pid: u32) -> Option<Self> {
+        let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let namespace = |process: &str| Some(std::fs::metadata(format!("/proc/{process}/ns/pid")).ok()?.ino());
+        let own = namespace("self");
+        Some(Self { user, container: namespace(&pid.to_string()).filter(|&other| Some(other) != own) })
+    }
 }
 
 /// The place of a process's memory.
@@ -75,15 +102,25 @@ pub(super) struct SleepView {
 }
 
 impl Answers {
-    /// Reads all books and groups of the user, and asks `nvidia-smi` and all processes with a
-    /// socket.
+    /// Reads all books and groups of the user, or of `all` users and containers, and asks
+    /// `nvidia-smi` and all processes of the user with a socket.
     ///
     /// # Errors
-    /// The user's folder cannot be used.
-    pub(super) fn now() -> io::Result<Self> {
+    /// The user's folder or `/proc` cannot be used.
+    pub(super) fn now(all: bool) -> io::Result<Self> {
         let folder = folder::of_user()?;
         let (devices, processes) = smi::ask();
-        let mut answers = Self::of(publish::in_folder(&folder)?, groups(&folder)?, &devices, &processes);
+        let Everyone { books, groups } = if all {
+            Everyone::now()?
+        } else {
+            Everyone { books: publish::in_folder(&folder)?, groups: groups(&folder)? }
+        };
+        let mut answers = Self::of(books, groups, &devices, &processes);
+        if all {
+            answers.all = true;
+            let processes = answers.devices.iter_mut().flat_map(|device| &mut device.processes);
+            processes.for_each(|process| process.home = Home::of(process.pid));
+        }
         let told: Vec<Status> =
             statuses(&sleepers_in(&folder)?).into_iter().flatten().filter(|told| !told.stays_awake).collect();
         for process in answers.devices.iter_mut().flat_map(|device| &mut device.processes) {
@@ -105,7 +142,7 @@ impl Answers {
             let processes = processes.iter().filter(|process| process.device == device);
             DeviceMemory::of(device.clone(), here, told, processes.cloned().collect())
         });
-        Self { devices: devices.collect(), groups }
+        Self { devices: devices.collect(), groups, all: false }
     }
 
     /// Keeps the answers on the processes of an id or a name, or on the members of a group. Returns
@@ -141,7 +178,7 @@ impl DeviceMemory {
                 let at = others.iter().position(|other| other.pid == book.pid);
                 let used = at.map(|at| others.remove(at).used);
                 let (pid, program) = (book.pid, book.program.clone());
-                ProcessMemory { pid, program, command: command(pid), used, book: Some(book), sleep: None }
+                ProcessMemory { pid, program, command: command(pid), home: None, used, book: Some(book), sleep: None }
             })
             .collect();
         let bookless = others.iter().fold(0_u64, |sum, other| sum.saturating_add(other.used));
@@ -149,6 +186,7 @@ impl DeviceMemory {
             pid: other.pid,
             program: program(other.pid),
             command: command(other.pid),
+            home: None,
             used: Some(other.used),
             book: None,
             sleep: None,

@@ -9,7 +9,7 @@ use super::bytes::show;
 use super::table::{Look, Table};
 use super::{BAD_INPUT, SCHEMA, book, print};
 use cachalot_run::group::watch::GroupView;
-use gather::{Answers, DeviceMemory, ProcessMemory, SleepView, Teller};
+use gather::{Answers, DeviceMemory, Home, ProcessMemory, SleepView, Teller};
 use keys::{Keys, Wish};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -22,6 +22,9 @@ use std::time::Duration;
 const LONG_ABOUT: &str = "\
 Show who holds the devices' memory now, and why: each process of the user that
 has a book, by shared object and kind, compared with the driver's own figure
+
+With --all, root sees the processes and groups of all users, also in containers,
+by the ids that they have outside; what is parked is told for root's own.
 
 A process has a book if it was started by cachalot run. The driver's figure
 comes from nvidia-smi, or is the last one that a process received. What neither
@@ -43,7 +46,8 @@ Examples:
   cachalot top
   cachalot top --once 4711
   cachalot top --sort idle team
-  cachalot top --json";
+  cachalot top --json
+  sudo cachalot top --all";
 
 /// Clears a terminal from its upper left corner.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
@@ -51,6 +55,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 /// Show who holds the devices' memory now, by process, shared object and kind
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct TopArgs {
     /// Print a JSON object instead of text, once
     #[arg(long)]
@@ -60,6 +65,9 @@ pub(crate) struct TopArgs {
     metrics: bool,
     #[command(flatten)]
     look: Look,
+    /// The processes and groups of all users, in every container. Needs root
+    #[arg(long)]
+    all: bool,
     /// Print the table once, as without a terminal
     #[arg(long)]
     once: bool,
@@ -121,7 +129,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let keys = if is_live { Keys::new() } else { None };
     let mut order = args.sort;
     loop {
-        let moment = match now(args.process.as_deref()) {
+        let moment = match now(args.all, args.process.as_deref()) {
             Ok(moment) => moment,
             Err(error) => {
                 complain!("{error}");
@@ -155,8 +163,11 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// Reads what is told now, on one process or on all.
-fn now(process: Option<&str>) -> Result<Answers, String> {
-    let mut moment = Answers::now().map_err(|error| error.to_string())?;
+fn now(all: bool, process: Option<&str>) -> Result<Answers, String> {
+    if all && !rustix::process::geteuid().is_root() {
+        return Err("--all: only root may look into the processes of others".to_owned());
+    }
+    let mut moment = Answers::now(all).map_err(|error| error.to_string())?;
     match process {
         Some(process) if !moment.keep(process) => Err(format!(
             "process {process} has no book, and is in no group, and no group has the name: start programs with `cachalot run`"
@@ -176,7 +187,10 @@ fn text(moment: &Answers, look: &Look, order: Order) -> String {
         let _ = writeln!(text, "{}", look.fold(&membership(group, &device), 2));
     }
     if text.is_empty() {
-        return "No process of this user has a book, and no group has a member: start programs by `cachalot run` to see them here.".to_owned();
+        let whose = if moment.all { "any" } else { "this" };
+        return format!(
+            "No process of {whose} user has a book, and no group has a member: start programs by `cachalot run` to see them here."
+        );
     }
     let mut table = Table::new(&book::COLUMNS);
     for device in &moment.devices {
@@ -216,7 +230,8 @@ fn whole_name(device: &DeviceMemory) -> String {
 fn membership(group: &GroupView, device: &str) -> String {
     let held = group.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.held));
     let limit = group.limit.map_or("no limit".to_owned(), |limit| format!("a limit of {}", show(limit)));
-    let mut text = format!("Group {} on {device}: {limit}, {} held", group.name, show(held));
+    let user = group.user.map_or(String::new(), |user| format!(" of user {user}"));
+    let mut text = format!("Group {}{user} on {device}: {limit}, {} held", group.name, show(held));
     for (at, member) in group.members.iter().enumerate() {
         let mark = if at == 0 { ':' } else { ',' };
         let place = if member.container.is_some() { " in a container" } else { "" };
@@ -242,6 +257,12 @@ fn asleep(sleep: SleepView) -> String {
     }
 }
 
+/// Returns whose process it is, as a part of the process's name.
+fn housed(home: Home) -> String {
+    let place = if home.container.is_some() { " in a container" } else { "" };
+    format!(", user {}{place}", home.user)
+}
+
 /// Greatest number of letters of a program's arguments in a row.
 const MOST_ARGUMENTS: usize = 60;
 
@@ -264,7 +285,8 @@ fn rows(table: &mut Table, device: &DeviceMemory, is_named: bool, order: Order) 
     for process in processes {
         let missing = if process.book.is_none() { ", without a book" } else { "" };
         let sleep = process.sleep.map_or(String::new(), asleep);
-        let name = format!("{}{missing}{sleep}{suffix}", name_in(process, &device.processes));
+        let home = process.home.map_or(String::new(), housed);
+        let name = format!("{}{home}{missing}{sleep}{suffix}", name_in(process, &device.processes));
         table.row(vec![name, show(process.held())]);
         let Some(view) = &process.book else { continue };
         book::rows(table, view);
