@@ -534,7 +534,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.published() {
             arena.plans.list_all(&arena.heaps);
-            arena.heaps.snapshot(&arena.history.sites, &arena.paging, &mut segments);
+            arena.heaps.snapshot(&arena.history.sites, &mut segments);
         }
         segments.sort_by_key(|segment| segment.address);
         segments

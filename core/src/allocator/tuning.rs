@@ -70,7 +70,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         }
         let events = arena.heaps.trace.window();
         let mut segments = Vec::new();
-        arena.heaps.snapshot(&arena.history.sites, &arena.paging, &mut segments);
+        arena.heaps.snapshot(&arena.history.sites, &mut segments);
         segments.retain(|segment| segment.pool == PoolId::DEFAULT);
         Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial }
     }

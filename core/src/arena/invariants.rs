@@ -26,6 +26,7 @@ impl<P: Platform> Arena<P> {
                 reserved += heap.check_invariants(&slot.counters)?;
                 if !heap.is_empty() {
                     home += heap.sets.pages.check()?;
+                    self.paging.check_kinds(&heap)?;
                     asleep += heap.sets.pages.asleep(0, u64::MAX);
                 }
             }

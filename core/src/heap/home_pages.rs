@@ -46,6 +46,8 @@ pub(crate) struct HomePage {
     pub stays: Stays,
     /// Whether the page is parked: it keeps its addresses, but no memory is mapped there.
     pub asleep: bool,
+    /// Whether the page is memory of the host. Of a page asleep, whether it was.
+    pub of_host: bool,
     /// Since when the page of an expandable segment has been idle.
     pub idle: Idle,
     /// If the page is idle, a stamp of the heap's clock that is not earlier than the page's last
@@ -81,6 +83,7 @@ impl Vacant for HomePage {
             pins: 0,
             stays: Stays::No,
             asleep: false,
+            of_host: false,
             idle: Idle::NEW,
             freed_at: 0,
             met: false,
@@ -104,9 +107,11 @@ pub(crate) struct HomePages<S: Storage> {
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
+    /// Number of pages that are memory of the host.
+    of_host: u32,
 }
 
-impl_empty! { [S: Storage] HomePages<S> { entries, root, by_address } }
+impl_empty! { [S: Storage] HomePages<S> { entries, root, by_address, of_host } }
 
 /// Returns a function that sorts entries by address.
 fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
@@ -125,6 +130,7 @@ impl<S: Storage> HomePages<S> {
 
     /// Adds a page. The caller has made room.
     pub(crate) fn insert(&mut self, page: HomePage) {
+        self.of_host += u32::from(page.of_host);
         let entry = self.entries.insert(page);
         self.root = self.by_address.insert(self.root, entry, by_address(&self.entries));
     }
@@ -139,7 +145,26 @@ impl<S: Storage> HomePages<S> {
         self.root = self.by_address.remove(self.root, entry, by_address(&self.entries));
         let page = self.entries[entry];
         self.entries.remove(entry);
+        self.of_host -= u32::from(page.of_host);
         page
+    }
+
+    /// Returns whether some pages are memory of the host.
+    pub(crate) fn are_of_host(&self) -> bool {
+        self.of_host > 0
+    }
+
+    /// Returns whether some pages are memory of the host, and others of the device.
+    pub(crate) fn are_of_both_kinds(&self) -> bool {
+        0 < self.of_host && self.of_host < self.entries.len()
+    }
+
+    /// Iterates over the pages that are memory of the host now and have a byte between the addresses
+    /// `begin` and `end`.
+    pub(crate) fn on_host(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
+        let first = self.containing(begin).or_else(|| self.from(begin));
+        let pages = core::iter::successors(first, |page| self.from(page.end())).take_while(move |page| page.at < end);
+        pages.filter(|page| page.of_host && !page.asleep)
     }
 
     /// Returns the first page with an address of at least `addr`.
@@ -173,7 +198,10 @@ impl<S: Storage> HomePages<S> {
     /// length. Does nothing if no page starts there.
     pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(&mut HomePage)) {
         if let Some(home) = self.page_from(at).filter(|home| home.at == at) {
+            let before = u32::from(home.of_host);
             change(home);
+            let after = u32::from(home.of_host);
+            self.of_host = self.of_host - before + after;
         }
     }
 
@@ -228,9 +256,13 @@ impl<S: Storage> HomePages<S> {
     /// # Errors
     /// A description of the broken invariant.
     pub(crate) fn check(&self) -> Result<u64, &'static str> {
-        let (mut bytes, mut seen, mut at) = (0, 0, 0);
+        let (mut bytes, mut seen, mut of_host, mut at) = (0, 0, 0, 0);
         while let Some(page) = self.from(at) {
             (bytes, seen, at) = (bytes + page.bytes, seen + 1, page.end());
+            of_host += u32::from(page.of_host);
+        }
+        if of_host != self.of_host {
+            return Err("the pages of the host are not as many as counted");
         }
         if seen == self.entries.len() { Ok(bytes) } else { Err("two pages of a heap overlap, or one is not listed") }
     }

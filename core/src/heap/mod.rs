@@ -33,6 +33,7 @@ pub(crate) mod age;
 pub(crate) mod bins;
 pub(crate) mod block;
 pub(crate) mod check;
+mod device_first;
 pub(crate) mod epochs;
 pub(crate) mod free_index;
 pub(crate) mod growth;
@@ -255,7 +256,8 @@ impl<S: Storage> Heap<S> {
         self.plain = self.is_plain();
         self.mark_straight();
         let fills_gaps = self.segments().any(|(_, segment)| self.fills_gaps(segment.backing));
-        self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
+        let has_both = !self.is_empty() && self.sets.pages.are_of_both_kinds();
+        self.choose_from = if fills_gaps || has_both { 0 } else { self.rules.refuse_from };
     }
 
     /// Sets [`tells`](Self::tells) and what the straight path looks at, after anything that they
@@ -418,7 +420,11 @@ impl<S: Storage> Heap<S> {
     fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
         let block = self.sets.free.best_fit(size, blocks)?;
-        let backing = blocks[block as usize].backing;
+        let on_device = self.first_on_device(block, size);
+        if let Some(block) = on_device.filter(|&block| !self.rules.refuse(&self.blocks[block], size)) {
+            return Some(block);
+        }
+        let backing = self.blocks[block].backing;
         if self.fills_gaps(backing) {
             let may_grow = self.rules.source.maps_pages();
             let (block, whole) = self.sets.free.best_in_place(block, &self.blocks, may_grow)?;

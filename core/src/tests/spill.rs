@@ -116,6 +116,44 @@ fn only_the_rest_of_a_request_is_served_from_the_host() {
 }
 
 #[test]
+fn free_memory_of_the_device_serves_before_a_better_fit_on_the_host() {
+    for config in BOTH {
+        let allocator = allocator(config);
+        let blocks = pages(&allocator, 7);
+        let (first, last) = (blocks[0], blocks[6]);
+        assert!(device(&allocator).is_on_host(last), "{config}");
+        // Four pages of the device in a row, and one page of the host, which fits best.
+        for &block in blocks[..4].iter().chain([&last]) {
+            allocator.free(block).unwrap();
+        }
+        let expected = [first, blocks[1], blocks[2], blocks[3], last];
+        for (number, expected) in expected.into_iter().enumerate() {
+            let forecast = allocator.forecast(DEVICE).unwrap().malloc(PAGE, STREAM).unwrap();
+            assert_eq!(forecast, Forecast::Hit(expected), "{config}, request {number}");
+            assert_eq!(allocator.malloc(DEVICE, PAGE, STREAM).unwrap(), expected, "{config}, request {number}");
+            allocator.check_invariants().unwrap();
+        }
+        assert_eq!(of_host(&allocator), (2 * PAGE, 0), "{config}");
+    }
+}
+
+#[test]
+fn a_block_that_begins_on_the_device_serves_what_fits_there() {
+    for config in BOTH {
+        let allocator = allocator(config);
+        let blocks = pages(&allocator, 6);
+        // The last page of the device and the page of the host become one free block.
+        allocator.free(blocks[4]).unwrap();
+        allocator.free(blocks[5]).unwrap();
+        let small = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
+        assert!(!device(&allocator).is_on_host(small), "{config}");
+        let rest = allocator.malloc(DEVICE, PAGE, STREAM).unwrap();
+        assert!(device(&allocator).is_on_host(rest), "{config}");
+        assert_eq!(of_host(&allocator), (PAGE, 0), "{config}");
+    }
+}
+
+#[test]
 fn a_limit_counts_the_bytes_of_the_device_alone() {
     for config in BOTH {
         let allocator = allocator(&std::format!("{config},per_process_memory_fraction:0.4"));

@@ -2,7 +2,6 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
-use crate::arena::paging::Paging;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, Segment, State};
 use crate::pool::PoolId;
@@ -16,8 +15,7 @@ use alloc::vec::Vec;
 impl<P: Platform> Heaps<P> {
     /// Appends every segment of the device to `segments`. Heaps are locked one after the other, so
     /// while threads allocate, the snapshot does not show a single moment of the whole device.
-    pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, paging: &Paging<P>, segments: &mut Vec<SnapshotSegment>) {
-        let spills = paging.spilled_bytes() > 0;
+    pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
             // Lock order: registry, then a heap. The number of a pool that ends may name another
             // one, unless the registry is locked until the heap is copied.
@@ -32,8 +30,8 @@ impl<P: Platform> Heaps<P> {
                 } else {
                     let first = copied.segments.len();
                     copied.add_segment(&heap, segment);
-                    for segment in copied.segments[first..].iter_mut().filter(|_| spills) {
-                        paging.note_spilled(&heap, segment);
+                    if heap.sets.pages.are_of_host() {
+                        copied.segments[first..].iter_mut().for_each(|segment| note_spilled(&heap, segment));
                     }
                 }
             }
@@ -41,14 +39,13 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-impl<P: Platform> Paging<P> {
-    /// Notes how many bytes of a segment of `heap` and of each of its blocks lie on the host.
-    fn note_spilled(&self, heap: &Heap<P::Storage>, segment: &mut SnapshotSegment) {
-        for block in &mut segment.blocks {
-            let (begin, end) = (block.address.0, block.address.0 + block.size);
-            block.spilled = self.spilled_between(heap, begin, end);
-            segment.spilled += block.spilled;
-        }
+/// Notes how many bytes of a segment of `heap` and of each of its blocks lie on the host.
+fn note_spilled<S: Storage>(heap: &Heap<S>, segment: &mut SnapshotSegment) {
+    for block in &mut segment.blocks {
+        let (begin, end) = (block.address.0, block.address.0 + block.size);
+        let pages = heap.sets.pages.on_host(begin, end);
+        block.spilled = pages.map(|page| page.end().min(end) - page.at.max(begin)).sum();
+        segment.spilled += block.spilled;
     }
 }
 

@@ -52,8 +52,8 @@ impl<P: Platform> Paging<P> {
     /// Adds the pages of a batch, which are mapped from `at` on, to the pages of `heap`. The caller
     /// has made room.
     pub(in crate::arena) fn list_batch(&self, heap: &mut Heap<P::Storage>, batch: &Batch, at: DevicePtr) {
-        for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
-            heap.sets.pages.insert(HomePage::new(at.0, bytes, page));
+        for (page, Page { bytes, is_host, .. }, at) in self.pages_at(batch, at.0, |end| end) {
+            heap.add_page(HomePage { of_host: is_host, ..HomePage::new(at.0, bytes, page) });
         }
     }
 

@@ -28,7 +28,7 @@ use crate::heap::growth::HeldRoom;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::split_rules::PageRules;
 use crate::page_map::Owner;
-use crate::pages::Batch;
+use crate::pages::{Batch, Page};
 use crate::stats::Occurrence;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -327,9 +327,9 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     fn list_pages(&self, heap: &mut Heap<P::Storage>, held: HeldRoom, batch: &Batch, site: u32) {
         let mut end = 0;
         for page in self.mapper.paging.numbers_of(batch) {
-            let bytes = self.mapper.paging.pool.lock()[page].bytes;
+            let Page { bytes, is_host, .. } = self.mapper.paging.pool.lock()[page];
             let at = heap.place_in(held, end).0;
-            heap.sets.pages.insert(HomePage { stays: Stays::Arriving, ..HomePage::new(at, bytes, page) });
+            heap.add_page(HomePage { stays: Stays::Arriving, of_host: is_host, ..HomePage::new(at, bytes, page) });
             end = at + bytes;
         }
         let mut from = 0;

@@ -39,6 +39,7 @@ mod virtual_calls;
 use crate::arena::Platform;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::ranges::table::RangeTable;
+use crate::heap::Heap;
 use crate::pages::{PageBytes, PagePool};
 use crate::stats::{HeapCounters, MemoryCallCounters};
 use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Ordering, Rank, Ranked, Turn, empty, impl_empty};
@@ -143,6 +144,17 @@ impl<P: Platform> Paging<P> {
     /// The invariant that does not hold.
     pub(in crate::arena) fn check(&self) -> Result<PageBytes, &'static str> {
         self.pool.lock().check()
+    }
+
+    /// Checks that the pages of a heap say of themselves whether they are memory of the host.
+    ///
+    /// # Errors
+    /// The invariant that does not hold.
+    pub(in crate::arena) fn check_kinds(&self, heap: &Heap<P::Storage>) -> Result<(), &'static str> {
+        let pool = self.pool.lock();
+        let mut pages = heap.sets.pages.within(0, u64::MAX);
+        let agree = pages.all(|home| home.asleep || home.of_host == pool[home.page].is_host);
+        if agree { Ok(()) } else { Err("a page of the host counts as one of the device, or the other way round") }
     }
 
     /// Checks the ranges of a device on which no other operation runs, and compares the number of

@@ -233,7 +233,8 @@ impl<P: Platform> Mover<'_, P> {
         mapping.keep();
         let new = guard.keep().first;
         let mut heap = mapper.heaps.lock(self.slot);
-        heap.sets.pages.change(home.at, |home| home.page = new);
+        heap.sets.pages.change(home.at, |home| (home.page, home.of_host) = (new, self.to_host));
+        heap.note_kinds_of_pages();
         mapper.paging.pool.lock().take_place(home.page, new);
         Ok(true)
     }

@@ -128,20 +128,6 @@ impl<P: Platform> Holdings<'_, P> {
 /// The reason for not placing memory on the host where the settings do not say how much.
 pub(in crate::arena) const UNSET: &str = "`spill` is not set";
 
-#[cfg(feature = "alloc")]
-impl<P: Platform> super::Paging<P> {
-    /// Returns how many of the bytes between `begin` and `end` in `heap` lie on the host.
-    pub(in crate::arena) fn spilled_between(&self, heap: &crate::heap::Heap<P::Storage>, begin: u64, end: u64) -> u64 {
-        let first = heap.sets.pages.containing(begin).or_else(|| heap.sets.pages.from(begin));
-        let pages =
-            core::iter::successors(first, |page| heap.sets.pages.from(page.end())).take_while(|page| page.at < end);
-        let pool = self.pool.lock();
-        // What a parked page will wake on takes no memory now.
-        let of_host = pages.filter(|page| !page.asleep && pool[page.page].is_host);
-        of_host.map(|page| page.end().min(end) - page.at.max(begin)).sum()
-    }
-}
-
 impl<P: Platform> PageGrowth<'_, P> {
     /// Serves a request as [`expand`](Self::expand) does, from pages of one kind for as long as
     /// there are any, and then from the other. Returns `None` if both together do not have the

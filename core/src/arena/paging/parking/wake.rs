@@ -214,8 +214,13 @@ impl<P: Platform> Parker<'_, P> {
         let mapper = &self.mapper;
         let slot = mapper.heaps.slot(slot);
         let mut heap = mapper.heaps.lock(slot.number());
-        let (page, kept) = mapper.paging.pool.lock().wake(home.page);
-        heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
+        let (page, kept, of_host) = {
+            let mut pages = mapper.paging.pool.lock();
+            let (page, kept) = pages.wake(home.page);
+            (page, kept, pages[page].is_host)
+        };
+        heap.sets.pages.change(home.at, |home| (home.asleep, home.page, home.of_host) = (false, page, of_host));
+        heap.note_kinds_of_pages();
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
         mapper.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes));
         drop(heap);
