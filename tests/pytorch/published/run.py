@@ -27,7 +27,7 @@ import tables  # noqa: E402
 
 PATIENCE_S = 40
 DRY_PATIENCE_S = 300
-ERROR = re.compile(r"\s*(what\(\)|[\w.]*Error)\b:?")
+ERROR = re.compile(r"\s*(what\(\)|[\w.]*Error):")
 ALL = tuple(ALLOCATORS)
 POOLS = ("native", "expandable", "cachalot")
 # The report, what is run, the script with its arguments, and the allocators. A pool needs PyTorch's own allocator.
