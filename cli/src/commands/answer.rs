@@ -61,7 +61,7 @@ pub(crate) fn facts(answer: &Answer) -> String {
     let of = match (answer.cut_to_events, answer.is_recorded) {
         _ if answer.range.is_some() => in_range(answer),
         (Some(events), true) => last(events),
-        (Some(events), false) => format!("{}, replayed, ", last(events)),
+        (Some(events), false) => format!("{}in a replay, ", last(events)),
         (None, true) => String::new(),
         (None, false) => "In the replay, ".to_owned(),
     };
@@ -270,6 +270,8 @@ mod tests {
         let facts = "Only the last 1,200 events are in the history: in these, 20.00 GiB were reserved at the peak, for at most \
                      5.00 GiB live (utilisation 25.0 %)";
         assert!(sentence(&cut).starts_with(facts), "{}", sentence(&cut));
+        let of_replay = sentence(&Answer { is_recorded: false, ..cut });
+        assert!(of_replay.contains(" in these, in a replay, 20.00 GiB were reserved"), "{of_replay}");
     }
 
     #[test]
