@@ -444,6 +444,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         trimmed
     }
 
+    /// Releases free memory of one stream until it holds at most `keep` bytes of the device or has
+    /// no free memory: in the default pool, and in private pools without users. Other streams keep
+    /// their caches. Does not wait for pending frees.
+    ///
+    /// Device: called. For expandable segments, waits for the stream.
+    ///
+    /// # Errors
+    /// Those of [`trim`](Self::trim).
+    pub fn trim_stream(&self, device: DeviceIndex, stream: StreamId, keep: u64) -> Result<(), Error> {
+        self.begin("trim_stream", device)?.holdings().trim_stream(stream, keep)
+    }
+
     /// Holds the frees of the device's driver off, until as many calls of
     /// [`end_hold`](Self::end_hold). For the time between the launches of a collective over several
     /// devices, and for functions that a stream calls on the host: a free of the driver waits there

@@ -6,7 +6,7 @@
 //!   └─▶ rules.rs   which units, in which order, until when ─▶ the first unit: a forecast
 //!         └─▶ take.rs   out of the heap ─▶ release by the device
 //! caches.rs   the whole cache, the cache of a heap, or as much as a target asks for
-//! named.rs    the free memory of a pool or tag in use, for a call that names it
+//! named.rs    the free memory of a pool or tag in use, or of a stream, for a call that names it
 //! old_form.rs memory of the form of earlier settings, which serves no request any more
 //! ```
 //!

@@ -1,11 +1,12 @@
-//! Memory of pools in use that a call of the program gives back: the memory of one pool, of the
-//! pools with a tag, or of all pools that have a tag with limits.
+//! Memory that a call of the program gives back by name: of one pool, of the pools with a tag, of
+//! all pools that have a tag with limits, or of one stream.
 //!
 //! A request never gives back memory of another pool in use, unless the limits of tags say so
 //! (tenants.rs). A call that names the pool or tag does, and returns an error for memory that it
 //! cannot give back because a captured graph writes to it at every replay.
 
 use crate::arena::give::rules::by_pool;
+use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
@@ -17,7 +18,11 @@ use crate::error::Error;
 use crate::heap::Keeps;
 use crate::pool::{PoolId, Tag};
 use crate::stats::Stat;
+use crate::units::StreamId;
 use core::iter::{from_fn, once};
+
+/// The heaps of a pair, in the order in which they give memory back.
+const KINDS: [PoolKind; 2] = [PoolKind::Large, PoolKind::Small];
 
 impl<P: Platform> Heaps<P> {
     /// Iterates over the private pools in use that have a tag with limits, and no memory of a
@@ -40,9 +45,13 @@ impl<P: Platform> Heaps<P> {
 
     /// Returns the bytes that the heaps of a pool hold from the device.
     fn held_by(&self, registry: &Registry<P::Storage>, pool: u32) -> u64 {
-        let slots =
-            registry.pairs_of(pool).flat_map(|pair| [PoolKind::Large, PoolKind::Small].map(|kind| slot_of(pair, kind)));
-        slots.map(|slot| self.slot(slot).counters.current(Stat::ReservedBytes).max(0) as u64).sum()
+        let slots = registry.pairs_of(pool).flat_map(|pair| KINDS.map(|kind| slot_of(pair, kind)));
+        slots.map(|slot| self.held_in(slot)).sum()
+    }
+
+    /// Returns the bytes that the heap in `slot` holds from the device.
+    fn held_in(&self, slot: u32) -> u64 {
+        self.slot(slot).counters.current(Stat::ReservedBytes).max(0) as u64
     }
 }
 
@@ -112,6 +121,19 @@ impl<P: Platform> Holdings<'_, P> {
         self.refuse_graphs(held() > keep, pools())
     }
 
+    /// Gives back free memory of a stream until it holds at most `keep` bytes: in the default pool,
+    /// and in private pools without users.
+    ///
+    /// # Errors
+    /// The first failure of the device.
+    pub(crate) fn trim_stream(&self, stream: StreamId, keep: u64) -> Result<(), Error> {
+        let heaps = self.heaps;
+        let pairs = move || heaps.giving_pools().filter_map(move |pool| heaps.find_pair(pool, stream));
+        let held = || pairs().flat_map(|pair| KINDS.map(|kind| heaps.held_in(pair.slot(kind)))).sum();
+        let of_kind = |kind| pairs().map(move |pair| (pair.slot(kind), pair));
+        self.trim_heaps(KINDS.into_iter().flat_map(of_kind), held, keep)
+    }
+
     /// Gives back free memory of pools, in use or not, until `held` returns at most `keep` bytes.
     ///
     /// # Errors
@@ -122,10 +144,26 @@ impl<P: Platform> Holdings<'_, P> {
         held: impl Fn() -> u64,
         keep: u64,
     ) -> Result<(), Error> {
+        self.trim_heaps(self.heaps.heaps_of(pools, |_| KINDS), held, keep)
+    }
+
+    /// Gives back free memory of heaps until `held` returns at most `keep` bytes.
+    ///
+    /// # Errors
+    /// The first failure.
+    fn trim_heaps<'h>(
+        &self,
+        heaps: impl Iterator<Item = (u32, PairUse<'h, P>)>,
+        held: impl Fn() -> u64,
+        keep: u64,
+    ) -> Result<(), Error>
+    where
+        P: 'h,
+    {
         if self.driver.holds_frees() {
             return Ok(());
         }
-        for (slot, _used) in self.heaps.heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
+        for (slot, _used) in heaps {
             while let excess = held().saturating_sub(keep)
                 && excess > 0
                 && let Some(unit) = self.heaps.unit_within(slot, excess, u64::MAX)

@@ -122,6 +122,46 @@ fn a_trim_to_the_bytes_held_unmaps_no_pages() {
     assert_eq!(held_after_trims("expandable_segments:True"), [100, 0]);
 }
 
+/// Returns the MiB held in all after trims of one stream of two that have cached 40 and 60 MiB
+/// each, to these MiB.
+fn held_after_trims_of_a_stream(config: &str, keep: &[u64]) -> Vec<u64> {
+    let allocator = allocator(config);
+    for stream in [STREAM, OTHER] {
+        let blocks = [40, 60].map(|mib| allocator.malloc(DEVICE, mib * MIB, stream).unwrap());
+        blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+        allocator.device(DEVICE).unwrap().complete(stream);
+    }
+    let held = |mib: &u64| {
+        allocator.trim_stream(DEVICE, STREAM, mib * MIB).unwrap();
+        allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB
+    };
+    let held = keep.iter().map(held).collect();
+    allocator.trim_stream(DEVICE, StreamId(77), 0).unwrap();
+    held
+}
+
+#[test]
+fn a_trim_of_a_stream_leaves_the_caches_of_others() {
+    assert_eq!(held_after_trims_of_a_stream("", &[100, 99, 39]), [200, 140, 100]);
+    assert_eq!(held_after_trims_of_a_stream("expandable_segments:True", &[100, 60, 0]), [200, 160, 100]);
+    assert_eq!(held_after_trims_of_a_stream("policy:stitched", &[0]), [100]);
+}
+
+#[test]
+fn a_trim_of_a_stream_keeps_what_is_in_use_and_gives_nothing_during_a_hold() {
+    let allocator = allocator("");
+    let used = malloc(&allocator, 50);
+    cache(&allocator, &[40]);
+    let held = || allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB;
+    allocator.begin_hold(DEVICE).unwrap();
+    allocator.trim_stream(DEVICE, STREAM, 0).unwrap();
+    assert_eq!(held(), 90);
+    allocator.end_hold(DEVICE).unwrap();
+    allocator.trim_stream(DEVICE, STREAM, 0).unwrap();
+    assert_eq!(held(), 50);
+    allocator.free(used).unwrap();
+}
+
 #[test]
 fn one_sufficient_oversize_segment_goes_back_for_a_request() {
     let allocator = allocator("max_split_size_mb:100");
