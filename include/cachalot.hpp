@@ -340,6 +340,8 @@ class allocator {
   void stream_destroyed(int device, cachalot_stream stream) const;
   /** Announces a stream that may end without a report, although the program promised reports. */
   void stream_unreported(int device, cachalot_stream stream) const;
+  /** Releases free memory of a stream until it holds at most `keep_bytes`: cachalot_stream_trim. */
+  void trim_stream(int device, cachalot_stream stream, std::size_t keep_bytes = 0) const;
 
   // ---- Blocks and pages: cachalot/blocks.hpp ----
 

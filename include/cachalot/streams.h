@@ -71,6 +71,14 @@ CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator 
 CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
+/** Releases free memory of a stream, in the default pool and in private pools without users, until
+ * the stream holds at most `keep_bytes` there or has none. Other streams keep their caches. Does not
+ * wait for pending frees. A stream without memory has nothing to release.
+ *   - Driver: yes.
+ *   - Errors: INVALID_STREAM, TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_stream_trim(const cachalot_allocator *allocator, int device,
+                                                  cachalot_stream stream, size_t keep_bytes);
+
 /** Frees a block once the safe frontier of its device has reached `count`. For programs that number
  * their work 1, 2, 3 … and do not order it by streams: a block that work 7 uses last is freed at 7.
  * Until cachalot_set_safe_frontier declares 7 or a later number as done, the block is pending, and

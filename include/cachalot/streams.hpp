@@ -30,6 +30,10 @@ inline void allocator::stream_unreported(int device, cachalot_stream stream) con
   check(cachalot_stream_unreported(get(), device, stream));
 }
 
+inline void allocator::trim_stream(int device, cachalot_stream stream, std::size_t keep_bytes) const {
+  check(cachalot_stream_trim(get(), device, stream, keep_bytes));
+}
+
 }  // namespace cachalot
 
 #endif

@@ -9,11 +9,11 @@ use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_get_pool_users,
     cachalot_pool_begin, cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain,
     cachalot_pool_trim, cachalot_range_reserve, cachalot_record_stream, cachalot_simulate_capture,
-    cachalot_stream_destroyed,
+    cachalot_stream_destroyed, cachalot_stream_trim,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_CAPTURING, CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STILL_HELD,
-    CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
+    CACHALOT_ERROR_UNKNOWN_DEVICE, CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
 };
 use std::ffi::c_void;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -78,6 +78,23 @@ fn fill(subject: &Subject, pool: cachalot_pool, captures: bool) {
     blocks.into_iter().for_each(|block| subject.free(block));
     ok(cachalot_simulate_capture(subject.0, 0, stream(1), 0));
     ok(if captures { cachalot_capture_end(subject.0, 0, pool) } else { cachalot_pool_end(subject.0, 0, pool) });
+}
+
+#[test]
+fn a_stream_is_trimmed_and_another_keeps_its_cache() {
+    let subject = Subject::plain();
+    let held = || subject.stats().reserved_bytes.current >> 20;
+    for number in [1, 1, 2] {
+        let blocks = [(); 2].map(|()| subject.malloc(20 * MIB, stream(number)));
+        blocks.into_iter().for_each(|block| subject.free(block));
+    }
+    assert_eq!(held(), 80);
+    let trim = |number, keep| {
+        ok(cachalot_stream_trim(subject.0, 0, stream(number), keep));
+        held()
+    };
+    assert_eq!([trim(1, 20 * MIB), trim(1, 0), trim(7, 0), trim(2, 0)], [60, 40, 40, 0]);
+    assert_eq!(cachalot_stream_trim(subject.0, 9, stream(1), 0), CACHALOT_ERROR_UNKNOWN_DEVICE);
 }
 
 #[test]

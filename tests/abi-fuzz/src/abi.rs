@@ -267,6 +267,7 @@ functions! {
     record_use = cachalot_record_use(block: *mut c_void, stream: cachalot_stream);
     stream_destroyed = cachalot_stream_destroyed(device: c_int, stream: cachalot_stream);
     stream_unreported = cachalot_stream_unreported(device: c_int, stream: cachalot_stream);
+    stream_trim = cachalot_stream_trim(device: c_int, stream: cachalot_stream, keep_bytes: usize);
     base_of = cachalot_get_block(address: *const c_void, out: &mut cachalot_block);
     explain_address =
         cachalot_explain_address(address: *const c_void, buffer: *mut c_char, capacity: usize, length: &mut usize);

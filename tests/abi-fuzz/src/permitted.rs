@@ -109,7 +109,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_free | cachalot_free_at => (true, &[NO_BLOCK]),
         cachalot_free_sized => (true, &[(CACHALOT_ERROR_WRONG_SIZE, MISTAKE), NO_BLOCK]),
         cachalot_record_stream | cachalot_record_use => (true, &[NO_BLOCK, NO_STREAM]),
-        cachalot_stream_destroyed => (true, &[NO_STREAM]),
+        cachalot_stream_destroyed | cachalot_stream_trim => (true, &[NO_STREAM]),
         cachalot_stream_unreported => (false, &[NO_STREAM]),
         cachalot_get_block => (false, &[NO_BLOCK, (CACHALOT_ERROR_STRUCT_SIZE, MISTAKE)]),
         cachalot_explain_address => (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),

@@ -67,6 +67,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_record_use, (allocator, block, NULL))                                           \
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
   DEVICE_CALL(cachalot_stream_unreported, (allocator, device, NULL))                                      \
+  DEVICE_CALL(cachalot_stream_trim, (allocator, device, NULL, 0))                                         \
   ALLOCATOR_CALL(cachalot_get_block, (allocator, block, &any_block))                                      \
   ALLOCATOR_CALL(cachalot_explain_address, (allocator, block, any_text, sizeof any_text, &any_length))    \
   DEVICE_CALL(cachalot_get_forecast, (allocator, device, 100, NULL, &any_outlook))                        \

@@ -204,6 +204,21 @@ pub extern "C" fn cachalot_stream_destroyed(
     })
 }
 
+/// Releases free memory of a stream until it holds at most `keep_bytes`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_stream_trim(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+    keep_bytes: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        Ok(instance.allocator.trim_stream(index, stream, keep_bytes as u64)?)
+    })
+}
+
 /// Reports a stream that may end without a report.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_stream_unreported(

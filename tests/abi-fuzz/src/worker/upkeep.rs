@@ -1,6 +1,7 @@
 //! The cache, the limits and the settings.
 
 use super::Worker;
+use crate::abi;
 use crate::permitted::Situation;
 use cachalot::c::abi::CACHALOT_NO_LIMIT;
 use std::ffi::CString;
@@ -37,6 +38,12 @@ impl Worker {
         let device = self.any_device() as i32;
         let keep = self.rng.usize(..self.world.case.memory as usize / 2);
         self.world.allocator.trim(device, keep).judge(self.situation());
+        let stream = self.any_stream();
+        if let Some(_alive) = stream.alive() {
+            self.enter(stream.device);
+            let handle = abi::stream(stream.handle);
+            self.world.allocator.stream_trim(stream.device as i32, handle, keep).judge(self.situation());
+        }
         // The frees of this program are at number 0, which is done from the beginning.
         self.world.allocator.set_safe_frontier(device, u64::from(self.rng.u8(..))).judge(self.situation());
     }
