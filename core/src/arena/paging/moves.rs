@@ -170,9 +170,10 @@ impl<P: Platform> Mover<'_, P> {
             (own, heap.blocks[block].uses)
         })?;
         let Some(own) = own else { return Ok(driver.wait(P::Device::synchronize_all)?) };
-        // Some programs announce no capture, and a wait for its stream would break it.
+        // Some programs announce no capture, and a wait for its stream would break it. A stream
+        // that may be gone is not asked: the wait itself takes care of it.
         let wait = |stream| {
-            if driver.call(|device| device.is_capturing(stream))? {
+            if driver.may_use(stream, NO_STREAM) && driver.call(|device| device.is_capturing(stream))? {
                 return Err(in_capture().into());
             }
             Ok::<_, Error>(driver.wait(|device| device.synchronize(stream))?)

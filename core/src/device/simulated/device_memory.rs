@@ -175,8 +175,8 @@ impl StreamOrder for SimulatedDevice {
         self.0.lock().streams.has_work(stream)
     }
 
-    fn reports_end(&self, _: StreamId) -> bool {
-        !self.0.lock().streams.reports_no_end
+    fn reports_end(&self, stream: StreamId) -> bool {
+        self.0.lock().streams.reports_end(stream)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

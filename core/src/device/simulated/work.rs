@@ -156,7 +156,7 @@ pub(super) struct Streams {
     /// Whether the device knows of all work of its streams.
     tells_idle: bool,
     /// Whether the allocator is never told that a stream ends.
-    pub(super) reports_no_end: bool,
+    reports_no_end: bool,
     /// The streams that ended without a report.
     gone: BTreeSet<StreamId>,
     /// The streams that never have work.
@@ -167,6 +167,11 @@ impl Streams {
     /// Panics if a stream has ended, because a real driver may crash on its handle.
     pub(super) fn assert_there(&self, stream: StreamId) {
         assert!(!self.gone.contains(&stream), "{stream:?} has gone");
+    }
+
+    /// Returns whether the allocator is told when a stream ends.
+    pub(super) fn reports_end(&self, stream: StreamId) -> bool {
+        !self.reports_no_end && !self.gone.contains(&stream)
     }
 
     /// Returns whether all work up to `place` is complete.

@@ -98,6 +98,19 @@ fn a_move_waits_for_the_work_on_the_block() {
 }
 
 #[test]
+fn a_stream_that_ended_without_a_report_is_waited_for_and_not_asked() {
+    let allocator = allocator(CONFIG);
+    let block = written(&allocator, 2);
+    allocator.record_stream(block, StreamId(9)).unwrap();
+    device(&allocator).launch(StreamId(9), block, PAGE).unwrap();
+    device(&allocator).let_go(StreamId(9));
+    // The simulated device panics at a question about a stream that is gone.
+    assert_eq!(advise(&allocator, block, Advice::Cold), Ok(2 * PAGE));
+    assert_eq!(check(&allocator, block, 2), 2);
+    allocator.free(block).unwrap();
+}
+
+#[test]
 fn the_memory_of_a_captured_graph_moves_after_all_work() {
     let allocator = allocator(CONFIG);
     let pools = allocator.pools(DEVICE).unwrap();
