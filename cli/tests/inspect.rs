@@ -72,13 +72,25 @@ fn made_up() -> Value {
 fn what_lies_on_the_host_is_shown_by_device_and_segment() {
     let mut snapshot = made_up();
     snapshot["segments"][0]["spilled_size"] = json!(18 * MIB);
-    let file = write(&folder("on_the_host"), "on_the_host.json", snapshot.to_string());
+    let folder = folder("on_the_host");
+    let file = write(&folder, "on_the_host.json", snapshot.to_string());
     let report = inspect(&file);
     let figures = [&report["totals"][0], &report["segments"][0]].map(|part| part["spilled"].clone());
     assert_eq!(figures, [json!(18 * MIB), json!(18 * MIB)]);
     assert_eq!(report["totals"][0]["reserved"], 70 * MIB, "it is a part of what is reserved");
     let text = text(&file);
-    assert_eq!((text.matches("on the host").count(), text.matches("18.00 MiB").count()), (2, 2), "{text}");
+    assert_eq!((text.matches("on the host").count(), text.matches("18.00 MiB").count()), (3, 2), "{text}");
+    assert_eq!((&report["peaks"][0]["spilled"], &report["failures"][1]["spilled"]), (&Value::Null, &Value::Null));
+    // Events say when how much lay there.
+    let trace = snapshot["device_traces"][0].as_array_mut().expect("a list");
+    for (place, bytes) in [(6, 5 * MIB), (1, 20 * MIB)] {
+        let mut told = event("user_defined", 0, bytes, 0, 1500);
+        told["spilled_size"] = bytes.into();
+        trace.insert(place, told);
+    }
+    let report = inspect(&write(&folder, "told.json", snapshot.to_string()));
+    let told = |part: &str, number: usize| report[part][number]["spilled"].as_u64().map(|bytes| bytes / MIB);
+    assert_eq!([told("peaks", 0), told("failures", 0), told("failures", 1)], [Some(20), Some(20), Some(5)]);
 }
 
 #[test]

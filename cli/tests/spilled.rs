@@ -44,6 +44,26 @@ fn a_replay_tells_what_would_lie_on_the_host_and_how_long_the_link_takes() {
 }
 
 #[test]
+fn a_history_tells_how_much_lay_on_the_host_at_the_peaks() {
+    let folder = folder("spilled_history");
+    // In the end, no block is there.
+    let freed = [1, 2, 3].map(|place| format!("f,{place}00000000,{BLOCK},0\nc,{place}00000000,{BLOCK},0\n"));
+    let file = write(&folder, "blocks.csv", record() + &freed.concat());
+    let at_peak = |more: &[&str]| {
+        let out = folder.join("end.json");
+        let head = ["snapshot".to_owned(), file.display().to_string(), "-o".to_owned(), out.display().to_string()];
+        let made = cachalot(head.into_iter().chain(more.iter().map(|part| (*part).to_owned())));
+        assert_eq!(made.status, 0, "{}", made.output);
+        let report = cachalot(["inspect".to_owned(), "--json".to_owned(), out.display().to_string()]).json().remove(0);
+        report["peaks"][0]["spilled"].as_u64()
+    };
+    for policy in ["expandable_segments:True", "policy:stitched"] {
+        assert_eq!(at_peak(&["--limit", "80MiB", "--config", &format!("{policy},spill:1G")]), Some(BLOCK), "{policy}");
+        assert_eq!(at_peak(&["--config", policy]), None, "{policy}");
+    }
+}
+
+#[test]
 fn the_table_has_columns_of_the_host_where_something_lies_there() {
     let file = write(&folder("spilled_table"), "blocks.csv", record());
     // Titles are folded where there is little room.

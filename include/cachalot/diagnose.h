@@ -92,7 +92,8 @@ enum {
   CACHALOT_ACTION_SEGMENT_UNMAP = 7,  /**< A part of an expandable segment is unmapped. */
   CACHALOT_ACTION_OOM = 8,            /**< A request failed; `address` is the number of the device's free bytes. */
   CACHALOT_ACTION_SETTINGS_CHANGED = 9,    /**< `tune:auto` activated settings; `bytes` is the predicted peak. */
-  CACHALOT_ACTION_SETTINGS_TAKEN_BACK = 10 /**< `tune:auto` took settings back; `bytes` is the measured peak. */
+  CACHALOT_ACTION_SETTINGS_TAKEN_BACK = 10, /**< `tune:auto` took settings back; `bytes` is the measured peak. */
+  CACHALOT_ACTION_SPILLED = 11 /**< Memory went to the host or came back; `bytes` of the host are mapped now. */
 };
 
 /** An event of a trace. */

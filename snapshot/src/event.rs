@@ -68,6 +68,7 @@ enum Key {
     CompileContext,
     UserMetadata,
     PoolId,
+    SpilledSize,
     Frames,
     Other(String),
 }
@@ -93,6 +94,7 @@ impl<'de> Deserialize<'de> for Key {
                     "compile_context" => Key::CompileContext,
                     "user_metadata" => Key::UserMetadata,
                     "pool_id" => Key::PoolId,
+                    "spilled_size" => Key::SpilledSize,
                     "frames" => Key::Frames,
                     _ => Key::Other(text.to_owned()),
                 })
@@ -128,6 +130,7 @@ impl Event {
                         Key::CompileContext => details.compile_context = text(map.next_value()?),
                         Key::UserMetadata => details.user_metadata = text(map.next_value()?),
                         Key::PoolId => details.pool_id = map.next_value::<Pair>()?.0,
+                        Key::SpilledSize => details.spilled_size = int(map.next_value()?).map(i64::cast_unsigned),
                         Key::Frames => event.frames = map.next_value()?,
                         Key::Other(key) => _ = details.other.insert(key, map.next_value()?),
                     }

@@ -205,12 +205,21 @@ pub struct Details {
     /// The pool, since 2.12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_id: Option<(u64, u64)>,
+    /// The bytes of the host that are mapped since the event (`spill`). Only in snapshots of
+    /// cachalot, in events of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled_size: Option<u64>,
     /// Unknown keys.
     #[serde(flatten)]
     pub other: Other,
 }
 
 impl Event {
+    /// Returns the bytes of the host that are mapped since the event, if it says so.
+    pub fn spilled_size(&self) -> Option<u64> {
+        self.details.as_ref()?.spilled_size
+    }
+
     /// Returns the free bytes of the device at an `oom`.
     pub fn device_free(&self) -> Option<i64> {
         self.details.as_ref()?.device_free

@@ -204,6 +204,7 @@ fn event(entry: &TraceEntry, pool: Option<&PoolId>, stack: &impl Fn(u32) -> Stac
             compile_context: Some("N/A".into()),
             user_metadata: Some("".into()),
             pool_id: pool.map(|pool| (pool.0, pool.1)),
+            spilled_size: (entry.action == Action::Spilled).then_some(entry.size),
             ..Details::default()
         })),
     }

@@ -5,7 +5,7 @@ use cachalot_core::{
     Action, BlockState, Config, DeviceIndex, DevicePtr, PoolId, PoolKind, SnapshotBlock, SnapshotSegment, StreamId,
     TraceEntry, TraceExtent,
 };
-use cachalot_snapshot::{Format, Frame, Stack, Taken, read, write};
+use cachalot_snapshot::{Event, Format, Frame, Stack, Taken, read, write};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -73,7 +73,10 @@ fn parts() -> (Vec<SnapshotSegment>, Vec<Vec<TraceEntry>>) {
     };
     let first =
         vec![entry(Action::Alloc, 5, 0x1000, 900, 7, 11), entry(Action::OutOfMemory, 6, 4096, 1 << 40, u64::MAX, 12)];
-    (vec![small, large], vec![first, vec![entry(Action::SegmentFree, 0, 0x3000, 8, 0, 13)]])
+    (
+        vec![small, large],
+        vec![first, vec![entry(Action::SegmentFree, 0, 0x3000, 8, 0, 13), entry(Action::Spilled, 0, 0, 800, 7, 14)]],
+    )
 }
 
 #[test]
@@ -102,7 +105,9 @@ fn a_snapshot_has_the_keys_of_pytorch() {
              {"action": "oom", "device_free": 4096, "size": 1_u64 << 40, "stream": -1, "time_us": 12,
                 "frames": frames(6), "compile_context": "N/A", "user_metadata": ""}],
             [{"action": "segment_free", "addr": 0x3000, "size": 8, "stream": 0, "time_us": 13, "frames": [],
-                "compile_context": "N/A", "user_metadata": ""}]],
+                "compile_context": "N/A", "user_metadata": ""},
+             {"action": "user_defined", "addr": 0, "size": 800, "stream": 7, "time_us": 14, "frames": [],
+                "compile_context": "N/A", "user_metadata": "", "spilled_size": 800}]],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1,
             "garbage_collection_threshold": 0.0, "expandable_segments": false, "pinned_num_register_threads": 1,
             "release_lock_on_cudamalloc": false, "pinned_use_cuda_host_register": false,
@@ -118,7 +123,10 @@ fn a_snapshot_has_the_keys_of_pytorch() {
     taken.write_file(&path, Format::of(&path)).expect("the test's folder can be written");
     let pickle = std::fs::read(&path).expect("the file");
     assert_eq!(pickle[..2], *b"\x80\x02");
-    assert_eq!(read(&pickle).expect("a pickle"), read(expected.to_string().as_bytes()).expect("JSON"));
+    let back = read(&pickle).expect("a pickle");
+    let on_host = |event: &Event| event.spilled_size();
+    assert_eq!(back.device_traces[1].iter().map(on_host).collect::<Vec<_>>(), [None, Some(800)]);
+    assert_eq!(back, read(expected.to_string().as_bytes()).expect("JSON"));
 }
 
 #[test]

@@ -110,11 +110,12 @@ const TOTALS: [Column; 17] = [
 ];
 
 /// The columns of the peaks.
-const PEAKS: [Column; 11] = [
+const PEAKS: [Column; 12] = [
     column("device, peak of"),
     extra("at event"),
     extra("before the end"),
     column("reserved"),
+    if_any("on the host"),
     if_any("private"),
     column("allocated"),
     column("pending"),
@@ -453,6 +454,7 @@ fn peaks(peaks: &[Peak]) -> Table {
             peak.event.to_string(),
             peak.before_end_us.map_or_else(String::new, duration),
             show(peak.reserved),
+            some(peak.spilled.unwrap_or(0)),
             some(peak.reserved_private),
             show(peak.allocated),
             show(peak.pending),
@@ -558,6 +560,7 @@ fn describe(text: &mut String, failure: &Failure, told: Option<&Told>, shown: &S
         ("reserved", Some(failure.reserved)),
         ("allocated", Some(failure.allocated)),
         ("pending", Some(failure.pending)),
+        ("on the host", failure.spilled.filter(|&bytes| bytes > 0)),
         ("free in the cache", Some(failure.cached)),
         ("of it in private pools", Some(failure.cached_private).filter(|&bytes| bytes > 0)),
         ("largest free block here", Some(failure.largest_free_here)),

@@ -16,7 +16,7 @@ use crate::device::Host;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;
-use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::chunk::EventBuffer;
@@ -33,9 +33,11 @@ pub(crate) struct History<R: Lock> {
     pub sites: CallSites<R>,
     /// Not 0 ⟺ each event is reported to the host as it happens. Implies the flag [`flags::TRACE`].
     reports: AtomicU32,
+    /// The bytes in the latest [`Action::Spilled`].
+    spilled: AtomicU64,
 }
 
-impl_empty! { [R: Lock] History<R> { sites, reports } }
+impl_empty! { [R: Lock] History<R> { sites, reports, spilled } }
 
 /// Writes events of one device to the trace. The caller has locked the heap of the event.
 pub(crate) struct Recorder<'a, P: Platform> {
@@ -54,6 +56,7 @@ impl<P: Platform> Recorder<'_, P> {
         // still come; the new ring skips those up to these ticks.
         self.driver.flags.set(flags::TRACE, false);
         self.history.sites.clear();
+        self.history.spilled.store(0, Ordering::Relaxed);
         self.heaps.trace.set_times(times);
         let now = self.restart_heaps().max(self.heaps.trace.latest());
         // Later events are after the start.
@@ -256,6 +259,14 @@ impl<P: Platform> Recorder<'_, P> {
     pub(crate) fn release(&self, heap: &mut Heap<P::Storage>, action: Action, base: DevicePtr, bytes: u64) {
         let site = self.history.sites.segment(base);
         self.push_timed(heap, action, site, base, bytes);
+    }
+
+    /// Records that `bytes` of the host are mapped, if that is new. A change is recorded by the
+    /// next event that maps or unmaps memory of a heap.
+    pub(crate) fn spilled(&self, heap: &mut Heap<P::Storage>, bytes: u64) {
+        if self.history.spilled.swap(bytes, Ordering::Relaxed) != bytes {
+            self.push_timed(heap, Action::Spilled, 0, DevicePtr::NULL, bytes);
+        }
     }
 
     /// Records a change of the settings. The meaning of `bytes` depends on the action.

@@ -1,12 +1,14 @@
 //! Requests served from memory of the host, where the device has no more (`spill`).
 
 use crate::allocator::Allocator;
+use crate::arena::paging::moves::Advice;
 use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, HostLack};
 use crate::error::Error;
 use crate::tables::Growable;
+use crate::trace::{Action, TraceEntry};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use spin::mutex::SpinMutex;
 use std::string::ToString;
@@ -84,6 +86,34 @@ fn requests_beyond_the_device_are_served_from_the_host_up_to_its_limit() {
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(of_host(&allocator), (0, 0));
     assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0);
+}
+
+/// Returns the sizes of the events that tell how much lies on the host.
+fn told(allocator: &Spilling) -> Vec<u64> {
+    let mut told = Vec::new();
+    let mut note = |event: &TraceEntry| told.extend((event.action == Action::Spilled).then_some(event.size));
+    allocator.trace(DEVICE).unwrap().for_each(&mut note);
+    told
+}
+
+#[test]
+fn a_trace_tells_when_memory_goes_to_the_host_and_comes_back() {
+    for config in BOTH {
+        let allocator = allocator(config);
+        allocator.trace(DEVICE).unwrap().record(1000).unwrap();
+        let blocks = pages(&allocator, 7);
+        assert_eq!(told(&allocator), [PAGE, 2 * PAGE], "{config}");
+        // A trace that starts later tells it with the next change.
+        allocator.trace(DEVICE).unwrap().record(1000).unwrap();
+        allocator.free(blocks[0]).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!(told(&allocator), [2 * PAGE], "{config}");
+        let hot = allocator.pages(DEVICE).unwrap().advise(blocks[6], Advice::Hot);
+        assert_eq!((hot, told(&allocator).last()), (Ok(PAGE), Some(&PAGE)), "{config}");
+        blocks.into_iter().skip(1).for_each(|block| allocator.free(block).unwrap());
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!((told(&allocator).last(), of_host(&allocator)), (Some(&0), (0, 0)), "{config}");
+    }
 }
 
 #[test]

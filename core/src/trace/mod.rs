@@ -47,6 +47,9 @@ pub enum Action {
     /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory, in bytes,
     /// that was measured with them.
     SettingsTakenBack,
+    /// Memory went to the host or came back (`spill`). The size is the number of bytes of the host
+    /// that are mapped now.
+    Spilled,
 }
 
 impl Action {
@@ -62,7 +65,7 @@ impl Action {
             Self::SegmentUnmap => "segment_unmap",
             Self::OutOfMemory => "oom",
             // Readers of PyTorch's snapshots know this name for events that are not about memory.
-            Self::SettingsChanged | Self::SettingsTakenBack => "user_defined",
+            Self::SettingsChanged | Self::SettingsTakenBack | Self::Spilled => "user_defined",
         }
     }
 }

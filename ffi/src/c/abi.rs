@@ -120,6 +120,7 @@ pub const CACHALOT_ACTION_SEGMENT_UNMAP: cachalot_action = 7;
 pub const CACHALOT_ACTION_OOM: cachalot_action = 8;
 pub const CACHALOT_ACTION_SETTINGS_CHANGED: cachalot_action = 9;
 pub const CACHALOT_ACTION_SETTINGS_TAKEN_BACK: cachalot_action = 10;
+pub const CACHALOT_ACTION_SPILLED: cachalot_action = 11;
 
 pub const CACHALOT_JSON: cachalot_format = 1;
 pub const CACHALOT_PICKLE: cachalot_format = 2;

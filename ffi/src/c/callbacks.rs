@@ -4,8 +4,8 @@ use crate::c::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
     CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
     CACHALOT_ACTION_SEGMENT_UNMAP, CACHALOT_ACTION_SETTINGS_CHANGED, CACHALOT_ACTION_SETTINGS_TAKEN_BACK,
-    cachalot_action, cachalot_mapping_callback, cachalot_oom_callback, cachalot_oom_report, cachalot_pool,
-    cachalot_shortage_callback, cachalot_torch_event, cachalot_torch_event_callback,
+    CACHALOT_ACTION_SPILLED, cachalot_action, cachalot_mapping_callback, cachalot_oom_callback, cachalot_oom_report,
+    cachalot_pool, cachalot_shortage_callback, cachalot_torch_event, cachalot_torch_event_callback,
 };
 use crate::c::births::Births;
 use crate::c::filters::Filters;
@@ -202,6 +202,7 @@ pub(crate) fn number_of(action: Action) -> cachalot_action {
         Action::OutOfMemory => CACHALOT_ACTION_OOM,
         Action::SettingsChanged => CACHALOT_ACTION_SETTINGS_CHANGED,
         Action::SettingsTakenBack => CACHALOT_ACTION_SETTINGS_TAKEN_BACK,
+        Action::Spilled => CACHALOT_ACTION_SPILLED,
         _ => 0,
     }
 }
@@ -255,6 +256,7 @@ mod tests {
             (Action::OutOfMemory, CACHALOT_ACTION_OOM),
             (Action::SettingsChanged, CACHALOT_ACTION_SETTINGS_CHANGED),
             (Action::SettingsTakenBack, CACHALOT_ACTION_SETTINGS_TAKEN_BACK),
+            (Action::Spilled, CACHALOT_ACTION_SPILLED),
         ];
         for (action, number) in numbered {
             assert_eq!(number_of(action), number, "{action:?}");

@@ -40,6 +40,8 @@ pub struct Failure {
     pub allocated: u64,
     /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
+    /// Memory on the host, which is part of `reserved`. `None` if no earlier event says it.
+    pub spilled: Option<u64>,
     /// Free memory in the cache.
     pub cached: u64,
     /// The part of it in private pools, as those of CUDA graphs. It serves no other pool, and is
@@ -125,6 +127,7 @@ fn failure(snapshot: &Snapshot, place: PeakPlace, event: &Event, memory: &PastMe
         reserved: memory.reserved(),
         allocated: memory.allocated(),
         pending: memory.pending(),
+        spilled: peaks::spilled(snapshot, place),
         cached: 0,
         cached_private: 0,
         private_pools: BTreeSet::new(),

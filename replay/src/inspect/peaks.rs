@@ -27,6 +27,8 @@ pub struct Peak {
     pub allocated: u64,
     /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
+    /// Memory on the host, which is part of `reserved`. `None` if no earlier event says it.
+    pub spilled: Option<u64>,
     /// Memory reserved for private pools.
     pub reserved_private: u64,
     /// Memory of wholly free segments, and of wholly free pages of expandable segments, which could
@@ -107,6 +109,12 @@ pub(super) fn at_peaks(snapshot: &Snapshot, since: &Since, mut visit: impl FnMut
     }
 }
 
+/// Returns the bytes on the host at a place, by the latest event before it that says them.
+pub(super) fn spilled(snapshot: &Snapshot, place: PeakPlace) -> Option<u64> {
+    let trace = &snapshot.device_traces[usize::try_from(place.device).ok()?];
+    trace[..place.event].iter().rev().find_map(Event::spilled_size)
+}
+
 /// Returns the bytes of all blocks that are not free.
 fn in_use(memory: &PastMemory) -> u64 {
     memory.allocated().saturating_add(memory.pending())
@@ -126,9 +134,11 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event], first: usize) -> [
         }
     }
     let [(_, mut reserved), (_, in_use)] = found;
-    // Memory is reserved for a request, which follows in the trace.
-    if reserved > first && trace.get(reserved).is_some_and(|event| event.action == "alloc") {
-        reserved += 1;
+    // Memory is reserved for a request, which follows in the trace, perhaps after what lies on the
+    // host.
+    let request = reserved + usize::from(trace.get(reserved).is_some_and(|event| event.spilled_size().is_some()));
+    if reserved > first && trace.get(request).is_some_and(|event| event.action == "alloc") {
+        reserved = request + 1;
     }
     [reserved, in_use]
 }
@@ -148,6 +158,7 @@ fn peak(memory: &PastMemory, snapshot: &Snapshot, place: PeakPlace, lists: Lists
         reserved: memory.reserved(),
         allocated: memory.allocated(),
         pending: memory.pending(),
+        spilled: spilled(snapshot, place),
         reserved_private: 0,
         releasable: 0,
         releasable_segments: 0,

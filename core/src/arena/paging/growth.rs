@@ -337,6 +337,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
             self.mapper.trace(|recorder| recorder.segment(heap, Action::SegmentMap, site, part.at, part.bytes));
             from = part.at.0 + part.bytes;
         }
+        self.mapper.trace_spilled(heap);
     }
 
     /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, in the

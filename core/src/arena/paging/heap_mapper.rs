@@ -13,8 +13,8 @@ use crate::arena::request::RequestCalls;
 use crate::arena::tracing::{History, Recorder};
 use crate::arena::{OwnerMap, Platform, flags};
 use crate::error::Error;
-use crate::heap::Outcome;
 use crate::heap::moves::PagedHeap;
+use crate::heap::{Heap, Outcome};
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Stat;
@@ -62,6 +62,11 @@ impl<'a, P: Platform> HeapMapper<'a, P> {
         if self.driver.flags.has(flags::TRACE) {
             record(Recorder { driver: self.driver, heaps: self.heaps, history: self.history });
         }
+    }
+
+    /// Records how much memory of the host is mapped, if a trace is recorded and that has changed.
+    pub(super) fn trace_spilled(&self, heap: &mut Heap<P::Storage>) {
+        self.trace(|recorder| recorder.spilled(heap, self.paging.spilled_bytes()));
     }
 
     /// Returns the value of a heap operation, after reconciling the peaks if the operation made

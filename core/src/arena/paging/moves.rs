@@ -198,6 +198,7 @@ impl<P: Platform> Mover<'_, P> {
                 break;
             }
             moved += home.bytes;
+            self.mapper.trace_spilled(&mut self.mapper.heaps.lock(self.slot));
         }
         Ok(moved)
     }

@@ -131,6 +131,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             return unmapped;
         }
         let emptied = heap.finish_unmap(block, counters);
+        self.trace_spilled(&mut heap);
         drop(heap);
         self.unreserve(emptied);
         unmapped

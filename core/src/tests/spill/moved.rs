@@ -1,7 +1,6 @@
 //! Blocks that are named cold or hot while they live.
 
 use super::*;
-use crate::arena::paging::moves::Advice;
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget};
 use crate::pool::{PoolOptions, Route, RoutePurpose, Tag};
 use core::num::NonZeroU64;

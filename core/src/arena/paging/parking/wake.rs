@@ -223,6 +223,7 @@ impl<P: Platform> Parker<'_, P> {
         heap.note_kinds_of_pages();
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
         mapper.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes));
+        mapper.trace_spilled(&mut heap);
         drop(heap);
         mapper.reconcile(slot, Outcome { value: (), peaks_stale });
         self.mapper.forget(kept);
