@@ -23,8 +23,8 @@ impl<S: Storage> Heap<S> {
     /// Returns the smallest free block, from `best` on in the order of sizes, whose first `size`
     /// bytes lie on the device. Returns `None` if there is none, and if all pages are of one kind.
     ///
-    /// A kernel reaches memory of the device a hundred times as fast, so a larger block is worth its
-    /// split. The walk ends soon: such a heap has hundreds of free blocks, not thousands.
+    /// A kernel reaches memory of the device a hundred times as fast, so a larger block is worth
+    /// its split. The walk ends soon: such a heap has hundreds of free blocks, not thousands.
     pub(super) fn first_on_device(&self, best: u32, size: u64) -> Option<u32> {
         if !self.sets.pages.are_of_both_kinds() {
             return None;

@@ -159,8 +159,8 @@ impl<S: Storage> HomePages<S> {
         0 < self.of_host && self.of_host < self.entries.len()
     }
 
-    /// Iterates over the pages that are memory of the host now and have a byte between the addresses
-    /// `begin` and `end`.
+    /// Iterates over the pages that are memory of the host now and have a byte between the
+    /// addresses `begin` and `end`.
     pub(crate) fn on_host(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let first = self.containing(begin).or_else(|| self.from(begin));
         let pages = core::iter::successors(first, |page| self.from(page.end())).take_while(move |page| page.at < end);

@@ -44,8 +44,8 @@ const SHORTEST_PARKED: u64 = 8 << 20;
 /// dropped parks in 77 µs a page (H200), so in 5 ms with pages of 16 MiB.
 const LONGEST_PARKED: u64 = 64 << 20;
 
-/// The longest page of such a request is the request divided by this. A model that is converted in a
-/// tag holds 3 % more than what lives, and with a quarter of the request 9 %.
+/// The longest page of such a request is the request divided by this. A model that is converted in
+/// a tag holds 3 % more than what lives, and with a quarter of the request 9 %.
 const FEWEST_PARKED: u64 = 8;
 
 /// The longest page is the request divided by this. A request therefore gets at least four pages,
