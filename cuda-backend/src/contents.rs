@@ -3,7 +3,9 @@
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
 use crate::spare_events;
-use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved, StreamId, StreamOrder};
+#[cfg(doc)]
+use cachalot_core::ErrorKind;
+use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, Saved, StreamId, StreamOrder};
 use std::io;
 use std::path::PathBuf;
 
@@ -56,13 +58,12 @@ impl CudaDevice {
     /// threads continue. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
-            let waited = wait_for_context(&self.context, self.streams.kept_bytes());
-            if waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory) {
-                // This may break a capture that the allocator cannot know about, as the event
-                // would. SAFETY: takes no arguments.
-                return self.with_context(|driver| unsafe { driver.ctx_synchronize() });
+            if wait_for_context(&self.context, self.streams.kept_bytes())? {
+                return Ok(());
             }
-            return waited;
+            // This may break a capture that the allocator cannot know about, as the event would.
+            // SAFETY: takes no arguments.
+            return self.with_context(|driver| unsafe { driver.ctx_synchronize() });
         }
         let event = spare_events::create(&self.context)?;
         let recorded = self.with_context(|driver| {

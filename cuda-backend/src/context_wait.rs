@@ -21,26 +21,28 @@ use crate::kept_bytes::KeptBytes;
 use cachalot_core::{DeviceResult, ErrorKind};
 
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
+/// Returns false without a wait if the device has no byte left and no byte is kept, because no
+/// other kind of wait is certain to break no capture.
 ///
 /// # Errors
-/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept,
-/// because no other kind of wait is certain to break no capture. Also the errors of the driver.
-pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
+/// The errors of the driver. A free that fails has not waited.
+pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<bool> {
     // The context is entered once for both calls.
     let _scope = context.enter()?;
     match obtain(context) {
         Ok(byte) => {
             free(context, byte)?;
-            fill(context, kept)
+            fill(context, kept)?;
         }
         Err(error) if error.kind == ErrorKind::OutOfMemory => {
-            let byte = kept.take(context.handle()).ok_or(error)?;
+            let Some(byte) = kept.take(context.handle()) else { return Ok(false) };
             let freed = free(context, byte);
             let unused = kept.give_back(context.handle(), obtain(context).ok());
-            unused.map_or(freed, |byte| freed.and(free(context, byte)))
+            unused.map_or(freed, |byte| freed.and(free(context, byte)))?;
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error),
     }
+    Ok(true)
 }
 
 /// Notes a new open device in a context. Keeps bytes in the context if the device `wants` bytes.

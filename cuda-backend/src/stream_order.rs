@@ -399,15 +399,16 @@ impl CudaDevice {
 
     /// Waits for all queued work of a context. Null means the device's context.
     fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
-        let waited = self.in_context(context, wait_for_context);
+        if self.in_context(context, wait_for_context)? {
+            return Ok(());
+        }
         let is_own = context.is_null() || context == self.cu_context();
-        let lacks_byte = waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory);
-        if is_own && lacks_byte && self.identity != StreamIdentity::Asked {
+        if is_own && self.identity != StreamIdentity::Asked {
             // No byte is kept before the first page exists. This wait may break a capture that
             // nobody announced, but without it the device would remain full.
             return self.wait_for_all_work();
         }
-        waited
+        Err(CuResult::OUT_OF_MEMORY.error())
     }
 
     /// Makes a call for a context, with the bytes kept for waits. Null means the device's context.

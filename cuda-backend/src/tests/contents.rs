@@ -17,14 +17,6 @@ fn fail(function: &'static str, skip: usize) {
     fake::with(|fake| fake.plan = Some(Plan { function: Some(function), skip, code, when, permanent: false }));
 }
 
-/// Opens a device over a driver since CUDA 12.5.
-fn with_events_of_contexts() -> CudaDevice {
-    let _ = fake::driver();
-    let mut table = fake::table();
-    table.ctx_record_event = Some(fake::record_context);
-    CudaDevice::open(fake::load(&table).expect("loads"), 0).expect("opens")
-}
-
 #[test]
 fn a_fill_goes_to_its_stream_or_is_waited_for() {
     let device = device();

@@ -33,6 +33,14 @@ fn asking() -> CudaDevice {
     CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
+/// Opens a device over a driver since CUDA 12.5.
+fn with_events_of_contexts() -> CudaDevice {
+    let _ = fake::driver();
+    let mut table = fake::table();
+    table.ctx_record_event = Some(fake::record_context);
+    CudaDevice::open(fake::load(&table).expect("loads"), 0).expect("opens")
+}
+
 /// Opens the second device of the fake, with the table of streams of `first`.
 fn second(first: &CudaDevice) -> CudaDevice {
     let options = DeviceOptions { streams: first.streams().clone(), ..DeviceOptions::default() };
