@@ -4,6 +4,7 @@
 //! records an event. A block that is freed later waits for that event and names no stream.
 
 use crate::announced_work::{Known, Noted};
+use crate::context_wait::Captures;
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
@@ -145,10 +146,10 @@ impl CudaDevice {
             let _scope = self.context.enter()?;
             if stream == StreamId::EVERY {
                 // An event of the context would break a capture that nobody announced.
-                self.wait_for_contexts()?;
+                self.wait_for_contexts(Captures::MayBreak)?;
             } else {
                 // The stream was capturing when it used the block.
-                self.wait_for_unreported(stream)?;
+                self.wait_for_unreported(stream, Captures::MayBreak)?;
             }
             Vec::new()
         };

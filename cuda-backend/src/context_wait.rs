@@ -20,6 +20,15 @@ use crate::driver::types::CuDevicePtr;
 use crate::kept_bytes::KeptBytes;
 use cachalot_core::{DeviceResult, ErrorKind};
 
+/// What a wait on a device without a byte may do to captures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Captures {
+    /// It breaks none, and fails.
+    Keep,
+    /// It may break captures. The allocator knows of none.
+    MayBreak,
+}
+
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
 /// Returns false without a wait if the device has no byte left and no byte is kept, because no
 /// other kind of wait is certain to break no capture.

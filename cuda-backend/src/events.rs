@@ -1,5 +1,6 @@
 //! Implements the core's trait for the events of a device and the order of its streams.
 
+use crate::context_wait::Captures;
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
@@ -143,7 +144,13 @@ impl StreamOrder for CudaDevice {
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.synchronize_number(stream)
+        self.synchronize_number(stream, Captures::Keep)
+    }
+
+    /// Waits as [`synchronize`](StreamOrder::synchronize) does, and on a full device with an event
+    /// of the context.
+    fn synchronize_without_memory(&self, stream: StreamId) -> DeviceResult<()> {
+        self.synchronize_number(stream, Captures::MayBreak)
     }
 
     /// Waits with an event of the context, if the driver has the call (12.5). Otherwise frees

@@ -1,7 +1,7 @@
 //! The operations on streams and events of a device, by the allocator's stream numbers.
 
 use crate::context::Context;
-use crate::context_wait::{keep_bytes, wait_for_context};
+use crate::context_wait::{Captures, keep_bytes, wait_for_context};
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
@@ -125,7 +125,7 @@ impl CudaDevice {
             // After this wait all work of the stream is complete. The event keeps its earlier
             // state, which may be after other work of the context, so a wait for it may take longer
             // than needed, but never ends too early.
-            None => self.wait_for_retired(stream),
+            None => self.wait_for_retired(stream, Captures::MayBreak),
         }
     }
 
@@ -196,11 +196,11 @@ impl CudaDevice {
     /// The wait for a created stream is a wait for an event, and the stream may end meanwhile. A
     /// capture may start on the stream at any moment of the call, so its id is not queried, because
     /// this would break the capture.
-    pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
+    pub(crate) fn synchronize_number(&self, stream: StreamId, captures: Captures) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         if self.may_be_gone(stream) {
             // A real driver crashes on the handle of a destroyed stream.
-            return self.wait_for_unreported(stream);
+            return self.wait_for_unreported(stream, captures);
         }
         let handle = match self.streams.hold(stream) {
             Target::Live(handle) => {
@@ -209,7 +209,7 @@ impl CudaDevice {
             }
             target => self.usable(stream, target)?,
         };
-        let Some(handle) = handle else { return self.wait_for_retired(stream) };
+        let Some(handle) = handle else { return self.wait_for_retired(stream, captures) };
         if !handle.may_end() {
             return self.context.check(handle.synchronize(self.driver()));
         }
@@ -358,7 +358,7 @@ impl CudaDevice {
     }
 
     /// Waits until a retired stream's work is complete. The context is entered.
-    fn wait_for_retired(&self, number: StreamId) -> DeviceResult<()> {
+    fn wait_for_retired(&self, number: StreamId, captures: Captures) -> DeviceResult<()> {
         match self.streams.remaining(number) {
             None => Ok(()),
             // The stream remains listed until a sweep finds that the event is complete.
@@ -369,7 +369,7 @@ impl CudaDevice {
             }
             Some(Remaining::Contexts(ends)) => {
                 for UnrecordedEnd { context, .. } in &ends {
-                    self.wait_for_all_of(*context)?;
+                    self.wait_for_all_of(*context, captures)?;
                 }
                 self.streams.forget_unrecorded(number, &ends);
                 Ok(())
@@ -379,31 +379,31 @@ impl CudaDevice {
 
     /// Waits for all work of the context of a stream that may have ended, or of the contexts of all
     /// open devices if its context is not known.
-    pub(crate) fn wait_for_unreported(&self, number: StreamId) -> DeviceResult<()> {
+    pub(crate) fn wait_for_unreported(&self, number: StreamId, captures: Captures) -> DeviceResult<()> {
         let context = self.streams.present_context(number);
         // The context was read before this check, so it is that of the stream, and not of a later
         // stream with the handle.
         if !self.streams.is_present(number) {
-            return self.wait_for_retired(number);
+            return self.wait_for_retired(number, captures);
         }
         if !context.is_null() {
-            return self.wait_for_all_of(context);
+            return self.wait_for_all_of(context, captures);
         }
-        self.wait_for_contexts()
+        self.wait_for_contexts(captures)
     }
 
     /// Waits for all work of the contexts of all open devices.
-    pub(crate) fn wait_for_contexts(&self) -> DeviceResult<()> {
-        self.streams.kept_bytes().contexts().into_iter().try_for_each(|context| self.wait_for_all_of(context))
+    pub(crate) fn wait_for_contexts(&self, captures: Captures) -> DeviceResult<()> {
+        self.streams.kept_bytes().contexts().into_iter().try_for_each(|context| self.wait_for_all_of(context, captures))
     }
 
     /// Waits for all queued work of a context. Null means the device's context.
-    fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
+    fn wait_for_all_of(&self, context: CuContext, captures: Captures) -> DeviceResult<()> {
         if self.in_context(context, wait_for_context)? {
             return Ok(());
         }
         let is_own = context.is_null() || context == self.cu_context();
-        if is_own && self.identity != StreamIdentity::Asked {
+        if is_own && captures == Captures::MayBreak && self.identity != StreamIdentity::Asked {
             // No byte is kept before the first page exists. This wait may break a capture that
             // nobody announced, but without it the device would remain full.
             return self.wait_for_all_work();

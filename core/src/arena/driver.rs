@@ -146,6 +146,21 @@ impl<D: DeviceMemory> Driver<D> {
         self.call(call)
     }
 
+    /// Waits for all work on a stream. If the device is too full for that, the wait may break
+    /// captures, so no capture starts meanwhile, and there is no such wait during one.
+    ///
+    /// # Errors
+    /// The errors of [`synchronize`](crate::device::StreamOrder::synchronize).
+    pub(crate) fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        let waited = self.wait(|device| device.synchronize(stream));
+        if waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory)
+            && let Some(_permission) = self.may_record()
+        {
+            return self.wait(|device| device.synchronize_without_memory(stream)).or(waited);
+        }
+        waited
+    }
+
     /// Returns whether the program holds frees off, so that no memory goes back to the device.
     pub(crate) fn holds_frees(&self) -> bool {
         self.flags.has(flags::HELD)

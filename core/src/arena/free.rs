@@ -364,7 +364,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return;
         }
         // No event could be recorded. Only a fill has used the block.
-        let _shown_by_health = self.driver.wait(|device| device.synchronize(stream));
+        let _shown_by_health = self.driver.synchronize(stream);
         {
             let mut heap = self.heaps.lock(owner.heap);
             if let Some(block) = heap.lookup(ptr) {

@@ -28,7 +28,7 @@ use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::oom::{TagReport, TagShares};
-use crate::device::{ErrorKind, Segments, StreamOrder};
+use crate::device::{ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::pool::{Tag, TagLimits, TagUse};
@@ -496,7 +496,7 @@ impl<P: Platform> Holdings<'_, P> {
             (unit.detach(&mut heap)?, heap.stream)
         };
         let Some(block) = detached else { return Ok(0) };
-        if let Err(error) = self.driver.wait(|device| device.synchronize(stream)) {
+        if let Err(error) = self.driver.synchronize(stream) {
             self.heaps.lock(unit.slot).attach_range(block);
             return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
         }

@@ -103,11 +103,21 @@ device_trait! {
     /// [`synchronize`](Self::synchronize). Does not call the driver.
     fn reports_end(&self, stream: StreamId) -> bool = true;
 
-    /// Blocks the calling thread until all work queued on `stream` so far is done.
+    /// Blocks the calling thread until all work queued on `stream` so far is done. Breaks no
+    /// capture.
     ///
     /// # Errors
-    /// Any error of the device.
+    /// [`ErrorKind::OutOfMemory`] if the wait needs memory that the device does not have; any error
+    /// of the device.
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> [Synchronize];
+
+    /// Waits as [`synchronize`](Self::synchronize) does, in a way that needs no memory of the
+    /// device. This is called if `synchronize` did not have the memory, and not while the allocator
+    /// knows of a capture, because it may break captures.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the device has no such way; any error of the device.
+    fn synchronize_without_memory(&self, stream: StreamId) -> DeviceResult<()> [Synchronize] = Err(DeviceError::new(ErrorKind::Unsupported, 0));
 
     /// Blocks the calling thread until all work queued so far on every stream of the device's
     /// context is done. If the device can tell which work other threads queue during the call, the

@@ -5,7 +5,7 @@
 
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::SimulatedDevice;
-use crate::device::{Call, Contents, DeviceResult, Segments};
+use crate::device::{Call, Contents, DeviceError, DeviceResult, ErrorKind, Segments, StreamOrder};
 use crate::tables::Growable;
 use crate::units::{DevicePtr, StreamId};
 use std::sync::Mutex;
@@ -29,6 +29,9 @@ pub(crate) enum Change {
     IsOrdered,
     /// The calls that make events are noted.
     NotesEvents,
+    /// Waits for streams need memory that the device does not have, and those without memory are
+    /// noted.
+    IsFull,
 }
 
 /// A device that differs from the simulated one.
@@ -37,7 +40,7 @@ pub(crate) struct AlteredDevice {
     change: Change,
     /// The stream of each segment; 0 for a segment in no order.
     streams: Mutex<Vec<u64>>,
-    /// The calls that have made events.
+    /// The calls that have made events, or that have waited without memory.
     made: Mutex<Vec<&'static str>>,
 }
 
@@ -52,7 +55,7 @@ impl AlteredDevice {
         core::mem::take(&mut self.streams.lock().unwrap())
     }
 
-    /// Takes the calls noted so far that have made events.
+    /// Takes the calls noted so far.
     pub(crate) fn take_made(&self) -> Vec<&'static str> {
         core::mem::take(&mut self.made.lock().unwrap())
     }
@@ -66,7 +69,12 @@ impl Forwarder for AlteredDevice {
     }
 
     fn before(&self, method: &'static str, call: Option<Call>) {
-        if self.change == Change::NotesEvents && call == Some(Call::CreateEvent) {
+        let noted = match self.change {
+            Change::NotesEvents => call == Some(Call::CreateEvent),
+            Change::IsFull => method == "synchronize_without_memory",
+            _ => false,
+        };
+        if noted {
             self.made.lock().unwrap().push(method);
         }
     }
@@ -100,7 +108,18 @@ impl ForwardSegments for AlteredDevice {
     }
 }
 
-impl ForwardStreamOrder for AlteredDevice {}
+impl ForwardStreamOrder for AlteredDevice {
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        if self.change == Change::IsFull {
+            return Err(DeviceError::new(ErrorKind::OutOfMemory, 2));
+        }
+        self.inner.synchronize(stream)
+    }
+
+    fn synchronize_without_memory(&self, stream: StreamId) -> DeviceResult<()> {
+        self.inner.synchronize(stream)
+    }
+}
 
 impl ForwardHost for AlteredDevice {
     fn on_shortage(&self, _: u64) -> bool {

@@ -2,11 +2,12 @@
 //! stays.
 
 use crate::allocator::Allocator;
-use crate::device::Host;
 use crate::device::simulated::SimulatedDevice;
+use crate::device::{ErrorKind, Host};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::tables::Growable;
+use crate::tests::altered::{self, AlteredDevice, Change};
 use crate::tests::own::parse;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -318,4 +319,23 @@ fn whatever_gives_memory_back_the_memory_of_a_graph_stays() {
             }
         }
     }
+}
+
+#[test]
+fn a_wait_that_may_break_a_capture_comes_after_it() {
+    let device = AlteredDevice::new(CAPACITY, Change::IsFull);
+    let allocator = altered::Allocator::new([device], &parse("expandable_segments:True")).unwrap();
+    let pools = allocator.pools(DEVICE).unwrap();
+    let pool = pools.create(PoolOptions::default()).unwrap();
+    let block = allocator.malloc(DEVICE, 30 * MIB, OTHER).unwrap();
+    allocator.free(block).unwrap();
+    let noted = || allocator.device(DEVICE).unwrap().take_made();
+    pools.begin_route(pool, Route::Stream(STREAM), RoutePurpose::Capture).unwrap();
+    let refused = allocator.empty_cache(DEVICE);
+    assert!(matches!(refused, Err(Error::Device(error)) if error.kind == ErrorKind::OutOfMemory), "{refused:?}");
+    assert!(noted().is_empty());
+    pools.end_route(pool, RoutePurpose::Capture).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(noted(), ["synchronize_without_memory"]);
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0);
 }

@@ -123,6 +123,25 @@ fn a_free_that_fails_for_want_of_memory_breaks_no_capture() {
 }
 
 #[test]
+fn a_full_device_without_a_byte_is_waited_for_only_where_captures_may_break() {
+    let device = with_events_of_contexts();
+    leave_room(0);
+    let (code, when) = (CuResult::UNKNOWN, When::Before);
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuEventRecord"), skip: 0, code, when, permanent: false });
+    });
+    let gone = device.stream_destroyed(STREAM).expect("retired without an event");
+    let mut waited = Ok(());
+    let made = calls(|| waited = device.synchronize(gone));
+    assert_eq!(waited, Err(CuResult::OUT_OF_MEMORY.error()));
+    assert!(!made.contains(&"cuCtxRecordEvent") && !made.contains(&"cuCtxSynchronize"), "{made:?}");
+    let made = calls(|| waited = device.synchronize_without_memory(gone));
+    assert_eq!(waited, Ok(()));
+    assert!(made.contains(&"cuCtxRecordEvent") && made.contains(&"cuEventSynchronize"), "{made:?}");
+    assert_eq!(device.synchronize(gone), Ok(()), "the stream has no more work");
+}
+
+#[test]
 fn the_last_device_of_a_context_frees_the_bytes() {
     let first = asking();
     let kept = allocations();

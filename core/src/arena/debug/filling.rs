@@ -108,7 +108,7 @@ impl DebugLayer {
             let filled = driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams, so the fill must be complete.
             if let Some(stream) = stream.filter(|_| filled.is_ok() && is_guarded(&driver.flags, paging, at)) {
-                let _shown_by_health = driver.wait(|device| device.synchronize(stream));
+                let _shown_by_health = driver.synchronize(stream);
             }
         }
     }

@@ -14,7 +14,6 @@ use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
 use crate::config::Guard;
-use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Guards, Shelf};
@@ -126,7 +125,7 @@ impl<P: Platform> Mapper<'_, P> {
             place
         };
         let bytes = self.paging.pool.lock()[place.page].bytes;
-        let waited = behind.map_or(Ok(()), |stream| self.driver.wait(|device| device.synchronize(stream)));
+        let waited = behind.map_or(Ok(()), |stream| self.driver.synchronize(stream));
         let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
         self.paging.end_guard(self.ledger, place.page, place.size, unmapped.is_err());
         self.paging.pool.lock().guards.keep_away(at);

@@ -176,7 +176,7 @@ impl<P: Platform> Mover<'_, P> {
             if driver.may_use(stream, NO_STREAM) && driver.call(|device| device.is_capturing(stream))? {
                 return Err(in_capture().into());
             }
-            Ok::<_, Error>(driver.wait(|device| device.synchronize(stream))?)
+            Ok::<_, Error>(driver.synchronize(stream)?)
         };
         while next != NONE {
             for stream in self.with_block(|heap, _| heap.uses().next_streams(&mut next))? {

@@ -6,7 +6,7 @@
 
 use crate::arena::Platform;
 use crate::arena::paging::heap_mapper::HeapMapper;
-use crate::device::{Contents, DeviceError, ErrorKind, Segments, StreamOrder};
+use crate::device::{Contents, DeviceError, ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
 use crate::heap::block::BlockEntry;
@@ -63,7 +63,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             return result;
         }
         let stream = self.heaps.lock(slot).stream;
-        let waited = self.driver.wait(|device| device.synchronize(stream));
+        let waited = self.driver.synchronize(stream);
         // A capturing stream permits no wait. Its free blocks stay mapped, which is not an error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
@@ -159,7 +159,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             // work of a later request.
             Some(stream) => {
                 let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
-                filled.and_then(|()| self.driver.wait(|device| device.synchronize(stream))).map_err(Error::from)
+                filled.and_then(|()| self.driver.synchronize(stream)).map_err(Error::from)
             }
             None => self.clear_apart(contents, slot, at, bytes),
         };

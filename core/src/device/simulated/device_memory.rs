@@ -4,7 +4,8 @@ use super::{Call, INVALID, SimulatedDevice};
 use crate::device::explanation::Explanation;
 use crate::device::oom::OutOfMemory;
 use crate::device::{
-    CaptureMark, Contents, DeviceResult, Event, Host, MemoryInfo, Segments, StreamOrder, VirtualMemory,
+    CaptureMark, Contents, DeviceError, DeviceResult, ErrorKind, Event, Host, MemoryInfo, Segments, StreamOrder,
+    VirtualMemory,
 };
 use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
@@ -183,6 +184,11 @@ impl StreamOrder for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Synchronize, 0)?;
         state.streams.synchronize(stream)
+    }
+
+    fn synchronize_without_memory(&self, _: StreamId) -> DeviceResult<()> {
+        // No wait of this device needs memory.
+        Err(DeviceError::new(ErrorKind::Unsupported, 0))
     }
 
     fn synchronize_all(&self) -> DeviceResult<()> {

@@ -227,7 +227,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             EarlierWork::Complete => return Ok(true),
             EarlierWork::MustNotWait => return Ok(false),
             // The loan has ordered the stream after all other work that uses the pages.
-            EarlierWork::On(Some(stream)) => self.driver.wait(|memory| memory.synchronize(stream))?,
+            EarlierWork::On(Some(stream)) => self.driver.synchronize(stream)?,
             EarlierWork::On(None) => self.driver.wait(P::Device::synchronize_all)?,
         }
         // A reclaim would need the turn that the caller has, so this is still the same loan.

@@ -168,7 +168,7 @@ impl<P: Platform> Parker<'_, P> {
         let mapper = &self.mapper;
         let mut last = None;
         while let Some(other) = self.using_stream(slot, last) {
-            mapper.driver.wait(|memory| memory.synchronize(other))?;
+            mapper.driver.synchronize(other)?;
             last = Some(other);
         }
         let (stream, pending) = {
@@ -179,7 +179,7 @@ impl<P: Platform> Parker<'_, P> {
         if pending {
             on.wait_for_events()?;
         }
-        Ok(mapper.driver.wait(|memory| memory.synchronize(stream))?)
+        Ok(mapper.driver.synchronize(stream)?)
     }
 
     /// Waits for the work that the ends of frees have queued on the memory of the target. Later

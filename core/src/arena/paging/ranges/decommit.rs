@@ -10,7 +10,7 @@ use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::ranges::table::Part;
-use crate::device::{Segments, StreamOrder};
+use crate::device::Segments;
 use crate::error::Error;
 use crate::pages::departures::Departing;
 use crate::stats::{Occurrence, Stat};
@@ -95,7 +95,7 @@ impl<P: Platform> RangeMapper<'_, P> {
             let departure = if let Ok(departure) = departed {
                 departure
             } else {
-                self.driver.wait(|memory| memory.synchronize(stream))?;
+                self.driver.synchronize(stream)?;
                 ended
             };
             let mut ranges = self.paging.ranges.lock();
@@ -156,7 +156,7 @@ impl<P: Platform> RangeMapper<'_, P> {
                 nth += 1;
                 continue;
             }
-            self.driver.wait(|memory| memory.synchronize(stream))?;
+            self.driver.synchronize(stream)?;
             self.paging.ranges.lock().forget_uses(range, Some(stream));
         }
     }

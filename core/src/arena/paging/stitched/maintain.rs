@@ -10,7 +10,7 @@ use super::Stitcher;
 use super::gather::slots_of;
 use crate::arena::Platform;
 use crate::arena::heaps::units::{Unit, UnitKind, units_down};
-use crate::device::{ErrorKind, StreamOrder};
+use crate::device::ErrorKind;
 use crate::error::Error;
 use crate::pages::Place;
 use crate::pages::counts::PageCounts;
@@ -90,7 +90,7 @@ impl<P: Platform> Stitcher<'_, P> {
                 if ended {
                     continue;
                 }
-                match mapper.driver.wait(|memory| memory.synchronize(stream)) {
+                match mapper.driver.synchronize(stream) {
                     Err(error) if error.kind == ErrorKind::NotPermittedInCapture => {}
                     waited => waited?,
                 }

@@ -9,7 +9,7 @@ use super::Stitcher;
 use crate::arena::Platform;
 use crate::arena::paging::Paging;
 use crate::arena::request::Request;
-use crate::device::{ErrorKind, StreamOrder};
+use crate::device::ErrorKind;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::State;
@@ -103,7 +103,7 @@ impl<P: Platform> Stitcher<'_, P> {
             heap.clock = mapper.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             (heap.stream, heap.clock)
         };
-        match mapper.driver.wait(|memory| memory.synchronize(stream)) {
+        match mapper.driver.synchronize(stream) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
             waited => waited?,
         }
