@@ -25,6 +25,12 @@ impl Worker {
         for advice in [Advice::Cold, Advice::Hot].into_iter().take(self.rng.usize(1..=2)) {
             match shared.subject.pages(stage.index).and_then(|pages| pages.advise(ptr, advice)) {
                 Ok(moved) => self.counts.advised_bytes += moved,
+                // Some drivers have no copy within a device, and then no block ever moves.
+                Err(Error::Device(DeviceError { kind: ErrorKind::Unsupported, .. }))
+                    if self.counts.advised_bytes == 0 =>
+                {
+                    return;
+                }
                 // The contents are copied through other addresses.
                 Err(Error::OutOfAddresses { .. }) if shared.is_faulty() => return self.counts.ooms += 1,
                 Err(error) => {
