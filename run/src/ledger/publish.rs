@@ -154,24 +154,17 @@ pub fn of_user() -> io::Result<Vec<BookView>> {
 pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
     let here = process::namespace()?;
     let mut books = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        // A file may be removed meanwhile.
-        let open = |may_write| form::open(&entry.path(), BYTES, may_write);
-        let Ok(file) = open(true).or_else(|_| open(false)) else { continue };
-        let Some(book) = read(&file) else { continue };
+    let open = |path: &Path| form::open(path, BYTES, true).or_else(|_| form::open(path, BYTES, false));
+    each_book(folder, open, |path, file, book| {
         // Process ids of another container say nothing here. Its processes mark their books.
         let is_here = book.namespace.load(Ordering::Relaxed) == here;
-        let is_dead = if is_here { !book.owner().is_alive() } else { marks::hold_all(&file) };
+        let is_dead = if is_here { !book.owner().is_alive() } else { marks::hold_all(file) };
         if is_dead {
-            let _ = fs::remove_file(entry.path());
+            let _ = fs::remove_file(path);
         } else if is_here {
-            books.push(BookView::new(&book));
+            books.push(BookView::new(book));
         }
-    }
+    })?;
     books.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
     Ok(books)
 }
@@ -184,21 +177,38 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
 pub(crate) fn of_other(folder: &Path, user: u32) -> io::Result<Vec<(u64, BookView)>> {
     let here = process::namespace()?;
     let mut books = Vec::new();
+    let open = |path: &Path| form::open_of(path, BYTES, user);
+    each_book(folder, open, |_, file, book| {
+        let namespace = book.namespace.load(Ordering::Relaxed);
+        let is_alive = if namespace == here { book.owner().is_alive() } else { marks::is_held(file, 0) != Some(false) };
+        if is_alive {
+            books.push((namespace, BookView::new(book)));
+        }
+    })?;
+    Ok(books)
+}
+
+/// Calls `act` with the path, the file and the book of each book in a folder, of the files that
+/// `open` opens: a file may be removed meanwhile.
+///
+/// # Errors
+/// The folder cannot be read.
+fn each_book(
+    folder: &Path,
+    open: impl Fn(&Path) -> io::Result<File>,
+    mut act: impl FnMut(&Path, &File, &Shared<Book>),
+) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        let Ok(file) = form::open_of(&entry.path(), BYTES, user) else { continue };
-        let Some(book) = read(&file) else { continue };
-        let namespace = book.namespace.load(Ordering::Relaxed);
-        let is_alive =
-            if namespace == here { book.owner().is_alive() } else { marks::is_held(&file, 0) != Some(false) };
-        if is_alive {
-            books.push((namespace, BookView::new(&book)));
+        let Ok(file) = open(&entry.path()) else { continue };
+        if let Some(book) = read(&file) {
+            act(&entry.path(), &file, &book);
         }
     }
-    Ok(books)
+    Ok(())
 }
 
 /// Maps the book of a file. `None`: the file is of another kind or version.
