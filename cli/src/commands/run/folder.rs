@@ -47,10 +47,10 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
 /// # Errors
 /// A line about an unreadable file or an unwritable folder.
 pub(super) fn prepare(front: &Path, driver: &Path, nvml: Option<&Path>, is_limited: bool) -> Result<PathBuf, String> {
-    let missing = missing_functions(front, driver)?;
+    let own = PrivateFiles { front, driver, nvml, missing: missing_functions(front, driver)? };
     let base = base()?;
     let mark = if is_limited { LIMITED } else { "" };
-    let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, nvml, &missing)?));
+    let folder = base.join(format!("{PREFIX}{:016x}{mark}", own.key(&base)?));
     let files =
         [&[FRONT, UNVERSIONED, ALIAS][..], &LINKS, if nvml.is_some() { &[NVML, REAL_NVML] } else { &[] }].concat();
     if !is_complete(&folder, &files) {
@@ -61,7 +61,7 @@ pub(super) fn prepare(front: &Path, driver: &Path, nvml: Option<&Path>, is_limit
             .permissions(fs::Permissions::from_mode(mode()))
             .tempdir_in(&base)
             .map_err(failed)?;
-        fill(new.path(), front, driver, nvml, &missing)?;
+        own.fill(new.path())?;
         put(new.path(), &folder, &files).map_err(failed)?;
     }
     Ok(folder)
@@ -95,35 +95,55 @@ fn put(new: &Path, folder: &Path, files: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Writes the contents of a new folder.
-fn fill(
-    new: &Path,
-    front: &Path,
-    driver: &Path,
-    nvml: Option<&Path>,
-    missing: &BTreeSet<String>,
-) -> Result<(), String> {
-    let failed = |error: io::Error| format!("{}: {error}", new.display());
-    // A program that root starts may go on as another user, who has to find the library.
-    let is_found = !rustix::process::geteuid().is_root() || is_open_to_all(front);
-    if missing.is_empty() && is_found {
-        symlink(front, new.join(FRONT)).map_err(failed)?;
-    } else {
-        let mut image = fs::read(front).map_err(|error| format!("{}: {error}", front.display()))?;
-        hide(&mut image, missing);
-        write(&new.join(FRONT), &image).map_err(failed)?;
+/// What a private folder has: the library in front, the driver, the real NVML if programs are to
+/// find one that says the limit, and the functions that the driver lacks.
+struct PrivateFiles<'a> {
+    front: &'a Path,
+    driver: &'a Path,
+    nvml: Option<&'a Path>,
+    missing: BTreeSet<String>,
+}
+
+impl PrivateFiles<'_> {
+    /// Writes the contents of a new folder.
+    fn fill(&self, new: &Path) -> Result<(), String> {
+        let Self { front, driver, nvml, missing } = self;
+        let failed = |error: io::Error| format!("{}: {error}", new.display());
+        // A program that root starts may go on as another user, who has to find the library.
+        let is_found = !rustix::process::geteuid().is_root() || is_open_to_all(front);
+        if missing.is_empty() && is_found {
+            symlink(front, new.join(FRONT)).map_err(failed)?;
+        } else {
+            let mut image = fs::read(front).map_err(|error| format!("{}: {error}", front.display()))?;
+            hide(&mut image, missing);
+            write(&new.join(FRONT), &image).map_err(failed)?;
+        }
+        symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
+        symlink(driver, new.join(ALIAS)).map_err(failed)?;
+        if let Some(nvml) = nvml {
+            // The library in front comes first, so that a look-up finds its functions.
+            write(&new.join(NVML), &needing::image(NVML, [FRONT, REAL_NVML])).map_err(failed)?;
+            symlink(nvml, new.join(REAL_NVML)).map_err(failed)?;
+        }
+        for link in LINKS {
+            symlink(".", new.join(link)).map_err(failed)?;
+        }
+        fs::File::open(new).and_then(|folder| folder.sync_all()).map_err(failed)
     }
-    symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
-    symlink(driver, new.join(ALIAS)).map_err(failed)?;
-    if let Some(nvml) = nvml {
-        // The library in front comes first, so that a look-up finds its functions.
-        write(&new.join(NVML), &needing::image(NVML, [FRONT, REAL_NVML])).map_err(failed)?;
-        symlink(nvml, new.join(REAL_NVML)).map_err(failed)?;
+
+    /// Returns a number for the contents of a folder.
+    fn key(&self, base: &Path) -> Result<u64, String> {
+        let Self { front, driver, nvml, missing } = self;
+        let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
+        let mut hasher = DefaultHasher::new();
+        for file in [*front, &real] {
+            let metadata = file.metadata().map_err(|error| format!("{}: {error}", file.display()))?;
+            (file, metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+        }
+        // Containers with one home may find it at several paths.
+        (base, driver, nvml, missing, LINKS).hash(&mut hasher);
+        Ok(hasher.finish())
     }
-    for link in LINKS {
-        symlink(".", new.join(link)).map_err(failed)?;
-    }
-    fs::File::open(new).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
 /// Writes a file that is on the disk before its folder gets its name.
@@ -159,25 +179,6 @@ fn hide(image: &mut [u8], names: &BTreeSet<String>) {
             text[0] = b'x';
         }
     }
-}
-
-/// Returns a number for the contents of a folder.
-fn key(
-    base: &Path,
-    front: &Path,
-    driver: &Path,
-    nvml: Option<&Path>,
-    missing: &BTreeSet<String>,
-) -> Result<u64, String> {
-    let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
-    let mut hasher = DefaultHasher::new();
-    for file in [front, &real] {
-        let metadata = file.metadata().map_err(|error| format!("{}: {error}", file.display()))?;
-        (file, metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
-    }
-    // Containers with one home may find it at several paths.
-    (base, driver, nvml, missing, LINKS).hash(&mut hasher);
-    Ok(hasher.finish())
 }
 
 /// Returns the mode of the folders. A child that root's program starts as another user must find
