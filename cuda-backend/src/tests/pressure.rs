@@ -99,7 +99,7 @@ impl Kernel {
     }
 
     /// Charges a request of a group. At the hard limit, a request within the group's share has
-    /// somebody ended, and another is refused.
+    /// a process ended, and another is refused.
     fn charge(&self, group: usize, bytes: u64) -> bool {
         let mut state = self.state();
         if state.all() + bytes <= LIMIT {
@@ -323,8 +323,8 @@ impl Outcome {
     }
 }
 
-/// Checks that nobody was ended, nothing was refused, and that who had more beyond its share gave
-/// more.
+/// Checks that no process was ended, nothing was refused, and that who had more beyond its share
+/// gave more.
 fn check(outcome: &Outcome) {
     let line = outcome.line();
     assert_eq!((outcome.kernel.evictions, outcome.refused), (0, 0), "{line}");
