@@ -8,6 +8,7 @@ use cachalot_run::control::{
 };
 use cachalot_run::group::Uuid;
 use cachalot_run::ledger::{Kind, Ledger};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -270,8 +271,11 @@ fn all_processes_are_a_table_and_none_is_a_sentence() {
 fn a_stopped_process_is_a_failure_of_its_own() {
     let shared = shared(&folder("stopped"));
     let (stopped, running) = (Started::new(&shared, "stopped"), Started::new(&shared, "running"));
-    let stop = Command::new("kill").args(["-STOP", &stopped.pid().to_string()]).status();
-    assert!(stop.expect("kill").success());
+    let child = Pid::from_child(&stopped.0);
+    kill_process(child, Signal::STOP).expect("the process runs");
+    // A signal arrives after the call that sends it.
+    let (_, status) = waitpid(Some(child), WaitOptions::UNTRACED).expect("it is a child").expect("the call waits");
+    assert!(status.stopped(), "{status:?}");
     let all = cachalot(&shared, &["status", "--json"]);
     let object = object(&all);
     assert_eq!((all.status, &object["processes"][0]["pid"]), (0, &running.pid().into()));
