@@ -4,8 +4,8 @@
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PoolOptions, Route, RoutePurpose,
-    Segments, StreamId,
+    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Forecast, Growable, PoolOptions, Route,
+    RoutePurpose, Segments, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::failures;
@@ -220,6 +220,30 @@ fn only_pages_of_complete_work_move_if_the_program_says_so() {
         assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
         assert_eq!(working.pages().moved > 0, complete);
         assert_eq!(working.host.device().calls(Call::OrderBehind), 0);
+        working.check_all().unwrap();
+    }
+}
+
+/// A private pool in use gives no page back to the device, so its requests must wait for its pages.
+#[test]
+fn a_request_short_of_memory_waits_for_the_pages_of_its_pool() {
+    // During a capture no event may be recorded, so no stream can be ordered after another.
+    for (config, captures) in [(COMPLETED, false), (ORDERED, true)] {
+        let mut working = Working::new(config, 1 << 30);
+        let pools = working.host.allocator.pools(DEVICE).unwrap();
+        let [pool, graph] = [(); 2].map(|()| pools.create(PoolOptions::default()).unwrap());
+        pools.begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
+        if captures {
+            pools.begin_route(graph, Route::Stream(StreamId(3)), RoutePurpose::Capture).unwrap();
+        }
+        for (bytes, stream) in [(20 * MIB, ONE), (4 * MIB, TWO), (20 * MIB, ONE)] {
+            assert_eq!(working.malloc(bytes, stream), Ok(None));
+        }
+        assert_eq!((working.free(2), working.free(0)), (None, None));
+        working.host.allocator.settings(DEVICE).unwrap().set_limit(Some(0));
+        let told = working.host.allocator.forecast(DEVICE).unwrap().malloc(40 * MIB, TWO);
+        assert_eq!((told, working.malloc(40 * MIB, TWO)), (Ok(Forecast::Expand), Ok(None)), "{config}");
+        assert!(working.calls(Call::Synchronize) > 0 && working.calls(Call::OrderBehind) == 0);
         working.check_all().unwrap();
     }
 }

@@ -357,7 +357,10 @@ impl<P: Platform> Ladder<'_, P> {
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
         match self.way {
-            Way::Take => self.held.release_and_retry(|| self.grow(true)),
+            Way::Take => self.held.release_and_retry(|| {
+                self.held.stitcher().map_or(Ok(()), |stitcher| stitcher.wait_for_free_pages(self.request))?;
+                self.grow(true)
+            }),
             Way::Predict => match device.heaps.first_releasable(&device.driver, &device.paging) {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),

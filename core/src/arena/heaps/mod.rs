@@ -193,6 +193,14 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
+    /// Advances the heap's clock, and returns it. No block of the pool that is free has this stamp,
+    /// because the count of the pool never decreases, and it becomes the clock of the heap even
+    /// when the heap changes hands.
+    pub(crate) fn stamp(&self, heap: &mut Heap<P::Storage>) -> u64 {
+        heap.clock = self.searches(heap).fetch_add(1, Ordering::Relaxed) + 1;
+        heap.clock
+    }
+
     /// Returns the number of searches through free blocks in the heap's pool, for its kind.
     // Cold, so that `set_clock`, which is inlined everywhere, stays one test and one jump.
     #[cold]

@@ -35,7 +35,7 @@ use crate::device::{Host, Segments};
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
-use crate::sync::{Ordering, Ranked, impl_empty};
+use crate::sync::{Ranked, impl_empty};
 use core::cell::Cell;
 use core::iter::once;
 
@@ -169,7 +169,7 @@ impl Round {
                     continue;
                 }
                 // Memory that is freed from now on gets a stamp that no free block has yet.
-                heap.clock = heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                heaps.stamp(&mut heap);
                 let mut idle = idle_memory.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;
                 heap.look(self.now, |found| match found {

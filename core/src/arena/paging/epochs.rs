@@ -12,7 +12,6 @@ use crate::device::StreamOrder;
 use crate::heap::Heap;
 use crate::pages::departures::Departing;
 use crate::streams::fences::Waiter;
-use crate::sync::Ordering;
 use crate::units::{NO_STREAM, StreamId};
 
 /// The number of heaps that share one fence of all streams.
@@ -100,11 +99,7 @@ impl<P: Platform> GivenUp<'_, P> {
             if !heap.epochs.has_room() {
                 return None;
             }
-            // The count of the pool never decreases, and it becomes the clock of the heap even when
-            // the heap changes hands. So a stamp is unique in the pool, and later blocks never get
-            // an earlier one.
-            heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
-            let stamp = heap.clock;
+            let stamp = self.heaps.stamp(&mut heap);
             heap.epochs.begin(stamp);
             (stream, heap.pool, stamp)
         };

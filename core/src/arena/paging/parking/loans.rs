@@ -66,8 +66,7 @@ impl<P: Platform> Parker<'_, P> {
         for slot in self.slots() {
             let mut heap = heaps.lock(slot);
             if heap.loan.since == 0 {
-                // A stamp is unique in the pool, and later blocks never get an earlier one.
-                let stamp = heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                let stamp = heaps.stamp(&mut heap);
                 heap.lend_pages(stamp);
             }
         }

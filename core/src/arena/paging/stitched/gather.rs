@@ -16,11 +16,12 @@ use crate::arena::heaps::slot_of;
 use crate::arena::paging::mapping::PageGuard;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
-use crate::device::StreamOrder;
+use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::moves::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
+use crate::tables::Lazy;
 use crate::units::{NO_STREAM, StreamId};
 use core::iter::once;
 
@@ -153,23 +154,61 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if requester.stream == NO_STREAM || !mapper.driver.device().can_record_all() {
             return Ok(false);
         }
-        let is_busy = |slot: u32| {
-            let mut counts = [Wanted::Free, Wanted::Quiet].map(|wanted| (wanted, PageCounts::new(self.step())));
-            let mut heap = mapper.heaps.lock(slot);
-            if mapper.driver.may_use(heap.stream, NO_STREAM) {
-                return false;
-            }
-            counts
-                .iter_mut()
-                .for_each(|(wanted, counts)| PagedHeap(&mut heap).count_free_pages(*wanted, counts, self.step()));
-            counts[0].1.bytes() > counts[1].1.bytes()
-        };
+        let may_be_gone = |slot: u32| !mapper.driver.may_use(mapper.heaps.lock(slot).stream, NO_STREAM);
         let slots = self.others(requester).flat_map(|other| slots_of(other.pair));
-        let mut busy = slots.filter(|&slot| is_busy(slot)).peekable();
+        let mut busy = slots.filter(|&slot| may_be_gone(slot) && self.has_busy_pages(slot)).peekable();
         if busy.peek().is_none() || mapper.driver.call(|memory| memory.is_capturing(requester.stream))? {
             return Ok(false);
         }
         Ok(mapper.given_up().begin_epochs_of_all(busy))
+    }
+
+    /// Waits for the work on the free pages of the request's private pool that could not move at
+    /// once. Those of the default pool go back to the device if memory is short, but a pool in use
+    /// keeps its own, and the request would fail beside them.
+    ///
+    /// # Errors
+    /// The errors of the device. A capturing stream permits no wait, which is not an error.
+    pub(crate) fn wait_for_free_pages(&self, request: &Request) -> Result<(), Error> {
+        if request.pool == 0 || !self.may_move(request) {
+            return Ok(());
+        }
+        self.wait_for_pair(request.slot / 2, request.stream)?;
+        self.others(request.into()).try_for_each(|other| self.wait_for_pair(other.pair, request.stream))
+    }
+
+    /// Makes the free pages of a pair quiet by a wait for its stream, if that is usable. The caller
+    /// uses the pair.
+    fn wait_for_pair(&self, pair: u32, named: StreamId) -> Result<(), Error> {
+        let mapper = self.mapper();
+        for slot in slots_of(pair).into_iter().filter(|&slot| self.has_busy_pages(slot)) {
+            let (stream, stamp) = {
+                let mut heap = mapper.heaps.lock(slot);
+                let Some(stream) = mapper.driver.usable_stream(&heap, named) else { continue };
+                // Blocks that are freed during the wait get a later stamp.
+                (stream, mapper.heaps.stamp(&mut heap))
+            };
+            match mapper.driver.synchronize(stream) {
+                Err(error) if error.kind == ErrorKind::NotPermittedInCapture => continue,
+                waited => waited?,
+            }
+            let mut heap = mapper.heaps.lock(slot);
+            if heap.sets.is_made() {
+                heap.sets.quiet = heap.sets.quiet.max(stamp);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a heap has free pages with work that is not known to be complete.
+    fn has_busy_pages(&self, slot: u32) -> bool {
+        let mut heap = self.mapper().heaps.lock(slot);
+        let [free, quiet] = [Wanted::Free, Wanted::Quiet].map(|wanted| {
+            let mut counts = PageCounts::new(self.step());
+            PagedHeap(&mut heap).count_free_pages(wanted, &mut counts, self.step());
+            counts.bytes()
+        });
+        free > quiet
     }
 
     /// Counts the pages that may move for a request.

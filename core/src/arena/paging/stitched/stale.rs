@@ -100,8 +100,7 @@ impl<P: Platform> Stitcher<'_, P> {
             }
             // Mappings that become stale during the wait get a later stamp, because they may have
             // later work.
-            heap.clock = mapper.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
-            (heap.stream, heap.clock)
+            (heap.stream, mapper.heaps.stamp(&mut heap))
         };
         match mapper.driver.synchronize(stream) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
