@@ -284,9 +284,13 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 PagedHeap(&mut self.heaps.lock(slot)).return_block(block);
             }
         }
-        // If a call to the device fails, the bytes stay counted, and the request reports its own
-        // error.
-        let _counted = self.destroy_spares();
+        // Beyond a lowered limit no page can be made again, so the spare ones are left to the rest
+        // of the request, which releases them at last.
+        if self.ledger.reserved() <= self.ledger.limit() {
+            // If a call to the device fails, the bytes stay counted, and the request reports its
+            // own error.
+            let _counted = self.destroy_spares();
+        }
     }
 
     /// Marks a page that was not mapped as home again, and returns its origin. Disposes of the page
