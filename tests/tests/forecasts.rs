@@ -2,7 +2,7 @@
 //! private pools, with limits, changing settings, and active plans. A forecast changes nothing.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, StreamId};
+use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, PoolOptions, Route, RoutePurpose, StreamId};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::policies;
@@ -172,6 +172,39 @@ fn a_forecast_leaves_a_stream_that_ended_as_it_is() {
     assert!(matches!(host.allocator.forecast(DEVICE).unwrap().malloc(5 * MIB, STREAM), Ok(Forecast::Release(_))));
     host.malloc(5 * MIB);
     assert_eq!(host.stat("segment.small_pool.current"), 0);
+}
+
+/// The first captured request makes its pool one of a graph, which keeps what it has.
+#[test]
+fn a_captured_request_releases_nothing_of_its_pool() {
+    let host = Host::new("max_split_size_mb:20", 1 << 30);
+    let pools = host.allocator.pools(DEVICE).unwrap();
+    let pool = pools.create(PoolOptions::default()).unwrap();
+    pools.begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
+    host.free(host.malloc(40 * MIB));
+    pools.end_route(pool, RoutePurpose::Requests).unwrap();
+    pools.begin_route(pool, Route::All, RoutePurpose::Undeclared).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(0));
+    host.device().set_capturing(STREAM, true);
+    assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(2 * MIB, STREAM), Ok(Forecast::OutOfMemory));
+    assert!(matches!(host.refused(2 * MIB), Error::OutOfMemory(_)));
+}
+
+/// Nothing new fits a limit that was set below what is held, so a request beyond it needs all of
+/// the spare pages after it has waited.
+#[test]
+fn spare_pages_beyond_the_limit_outlast_a_growth_that_fails() {
+    let host = Host::new("policy:stitched,slack:0,completed_pages_only:True", 1 << 30);
+    let (other, ended) = (host.malloc(20 * MIB), StreamId(7));
+    let kept = host.malloc(4 * MIB);
+    let spare = host.malloc_on(10 * MIB, ended);
+    host.free(spare);
+    host.allocator.stream_destroyed(DEVICE, ended).unwrap();
+    host.free(other);
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(0));
+    assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(28 * MIB, STREAM), Ok(Forecast::Expand));
+    host.malloc(28 * MIB);
+    host.free(kept);
 }
 
 #[test]

@@ -68,9 +68,12 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let lent = held.lent_bytes(request.capturing)?;
         match source {
-            // Spare and lent pages go back to the device first.
+            // Spare and lent pages go back to the device first. Those with a stale mapping only do
+            // so after the wait for its stream, which a capture does not permit.
             Source::Device | Source::Host => {
-                Ok(self.ledger.has_room_without(spare + lent, bytes).then_some(Forecast::Obtain(bytes)))
+                let unmaps = has_waited && !self.driver.flags.has(flags::CAPTURE);
+                let back = if unmaps { spare } else { self.paging.destroyable_bytes() };
+                Ok(self.ledger.has_room_without(back + lent, bytes).then_some(Forecast::Obtain(bytes)))
             }
             Source::Pages if self.settings.policy().traits().moves_pages => {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare, lent))

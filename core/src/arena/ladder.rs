@@ -232,6 +232,7 @@ impl<P: Platform> Ladder<'_, P> {
     fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
         match self.way {
             Way::Take => self.held.give(rule).map(|_bytes| None),
+            Way::Predict if self.device.driver.holds_frees() => Ok(None),
             Way::Predict => Ok(first_of(rule).map(Forecast::Release)),
         }
     }

@@ -301,6 +301,11 @@ impl<S: Storage> PagePool<S> {
         self.take_spare_if(place, |page| page.aliases == 0)
     }
 
+    /// Returns the bytes of the spare pages of the device that can be destroyed.
+    pub(crate) fn destroyable_bytes(&self) -> u64 {
+        self.spares().map(|page| &self.table[page]).filter(|page| page.aliases == 0).map(|page| page.bytes).sum()
+    }
+
     /// Takes the first page of the list of `place` for which `wanted` returns true. It is then
     /// moving.
     fn take_spare_if(&mut self, place: Place, wanted: impl Fn(&Page) -> bool) -> Option<u32> {

@@ -57,9 +57,11 @@ pub(in crate::arena) fn oversize<P: Platform>(
     let oversize = heaps.lock(request.slot).rules.max_split;
     let wanted = request.size.max(oversize);
     missing.set(wanted);
+    // The request makes its pool one of a captured graph, which keeps its memory.
+    let keeps = request.capturing && request.pool != 0;
     from_fn(move || {
         // `u64::MAX` means that no largest split size is set, so no segment is oversize.
-        if oversize == u64::MAX || missing.get() == 0 {
+        if keeps || oversize == u64::MAX || missing.get() == 0 {
             return None;
         }
         let unit = first_oversize(&mut heaps.lock(request.slot), request.slot, wanted, oversize)?;

@@ -100,6 +100,11 @@ impl_empty! {
 }
 
 impl<P: Platform> Paging<P> {
+    /// Returns the bytes of the spare pages that can go back to the device at once.
+    pub(crate) fn destroyable_bytes(&self) -> u64 {
+        self.pool.lock().destroyable_bytes()
+    }
+
     /// Returns the bytes of all pages, by the place of the page.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes

@@ -79,7 +79,10 @@ impl<P: Platform> Stitcher<'_, P> {
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
         let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());
-        self.count_free(Wanted::Free, request.slot / 2, &mut counts);
+        // A capture that was not announced permits no wait for the request's own pages.
+        let waits = self.options.completed_pages_only
+            && mapper.driver.call(|memory| memory.is_capturing(request.stream))?;
+        self.count_free(if waits { Wanted::Quiet } else { Wanted::Free }, request.slot / 2, &mut counts);
         for other in self.others(request.into()) {
             let slot = super::gather::slots_of(other.pair)[0];
             let stream = mapper.driver.usable_stream(&mapper.heaps.lock(slot), request.stream);
