@@ -69,9 +69,9 @@ impl<P: Platform> OnDevice<'_, P> {
         let lent = held.lent_bytes(request.capturing)?;
         match source {
             // Spare and lent pages go back to the device first. Those with a stale mapping only do
-            // so after the wait for its stream, which a capture does not permit.
+            // so after the wait for its stream.
             Source::Device | Source::Host => {
-                let unmaps = has_waited && !self.driver.flags.has(flags::CAPTURE);
+                let unmaps = has_waited && !self.stitcher().map_or(Ok(false), |stitcher| stitcher.keeps_stale())?;
                 let back = if unmaps { spare } else { self.paging.destroyable_bytes() };
                 Ok(self.ledger.has_room_without(back + lent, bytes).then_some(Forecast::Obtain(bytes)))
             }

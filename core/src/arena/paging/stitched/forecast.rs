@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::heap::growth::Lacking;
 use crate::heap::moves::Wanted;
 use crate::pages::counts::PageCounts;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, NO_STREAM};
 
 impl<P: Platform> Stitcher<'_, P> {
     /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare and `lent` bytes of
@@ -75,24 +75,43 @@ impl<P: Platform> Stitcher<'_, P> {
         self.mapper().heaps.lock(other).peek(request.size)
     }
 
+    /// Returns whether a stale mapping would outlast the release of all cached memory, because its
+    /// heap's stream captures.
+    pub(crate) fn keeps_stale(&self) -> Result<bool, Error> {
+        let mapper = self.mapper();
+        for slot in mapper.heaps.slot_numbers() {
+            let stream = {
+                let heap = mapper.heaps.lock(slot);
+                let stale = !heap.is_empty() && heap.sets.stale.count > 0;
+                mapper.driver.usable_stream(&heap, NO_STREAM).filter(|_| stale)
+            };
+            if let Some(stream) = stream
+                && mapper.driver.call(|memory| memory.is_capturing(stream))?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Returns the bytes of the free pages that may move to the heap of a request.
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
         let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());
         // A capture that was not announced permits no wait for the request's own pages.
-        let waits = self.options.completed_pages_only
-            && mapper.driver.call(|memory| memory.is_capturing(request.stream))?;
-        self.count_free(if waits { Wanted::Quiet } else { Wanted::Free }, request.slot / 2, &mut counts);
+        let waits =
+            !self.options.completed_pages_only || !mapper.driver.call(|memory| memory.is_capturing(request.stream))?;
+        self.count_free(if waits { Wanted::Free } else { Wanted::Quiet }, request.slot / 2, &mut counts);
         for other in self.others(request.into()) {
             let slot = super::gather::slots_of(other.pair)[0];
             let stream = mapper.driver.usable_stream(&mapper.heaps.lock(slot), request.stream);
             // Another stream that captures can neither be ordered before the request nor waited
             // for.
-            if let Some(stream) = stream
-                && !mapper.driver.call(|memory| memory.is_capturing(stream))?
-            {
-                self.count_free(Wanted::Free, other.pair, &mut counts);
-            }
+            let waits = match stream {
+                Some(stream) => !mapper.driver.call(|memory| memory.is_capturing(stream))?,
+                None => false,
+            };
+            self.count_free(if waits { Wanted::Free } else { Wanted::Quiet }, other.pair, &mut counts);
         }
         Ok(counts.bytes())
     }
