@@ -83,7 +83,7 @@ extern crate alloc;
 #[cfg(any(test, loom, feature = "paranoid"))]
 extern crate std;
 // The tests compile an example of the crate.
-#[cfg(all(test, feature = "alloc"))]
+#[cfg(all(test, feature = "alloc", not(loom)))]
 extern crate self as cachalot_core;
 
 mod allocator;
