@@ -21,8 +21,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
     /// Allocates nothing.
     ///
     /// Pending frees count as pending, and decommitted memory of ranges counts as in use, although
-    /// [`Allocator::malloc`] would poll their events. With `compact`, work counts as running until
-    /// a request has polled the device.
+    /// [`Allocator::malloc`] would poll their events. With `compact` and with stitched memory, work
+    /// counts as running until a request has polled the device.
     ///
     /// Device: called to get the size of its memory, if the limit or the policy depends on it, and
     /// to find out whether streams capture a graph. No memory is obtained or released.

@@ -456,10 +456,12 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
         let judged = self.judge(&core, |model| model.malloc(bytes, stream));
         // A table was full, and the cache of an idle stream made room. The model's tables grow: it
-        // keeps that cache, or releases it for another reason, which it counts as a retry.
+        // keeps that cache, or releases it for another reason, which it counts as a retry, or in
+        // another order, after which a range is reused at another place.
         let gave_back = self.limited && given_back(self.simulated()) > of_core;
-        let made_room = gave_back
-            && (judged.is_err() || self.real.snapshot() != self.model.snapshot() || self.model_retried_alone());
+        let differ =
+            || self.real.snapshot() != self.model.snapshot() || self.simulated().vacant() != self.model.device.vacant();
+        let made_room = gave_back && (judged.is_err() || differ() || self.model_retried_alone());
         self.parted |= made_room;
         if made_room { Ok(()) } else { judged }
     }
@@ -480,14 +482,14 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         before: &BTreeMap<Call, u64>,
     ) -> Result<(), String> {
         let made = |call: Call| self.simulated().calls(call) > before[&call];
-        // A request asks whether the device has finished with free segments, and a forecast does
-        // not.
-        let compact = self
-            .real
-            .settings(self.device)
-            .map(|settings| settings.config())
-            .is_ok_and(|config| config.compact().is_some());
-        if compact && made(Call::Release) && core.is_ok() {
+        // A request asks whether the device has finished with free memory, and a forecast does not.
+        let polled = self.real.settings(self.device).map(|settings| settings.config()).is_ok_and(|config| {
+            let compact = config.compact().is_some() && made(Call::Release);
+            let short = matches!(forecast, Ok(Forecast::OutOfMemory | Forecast::Release(_)));
+            let stitched = config.policy_name() == "stitched" && short && made(Call::IsComplete);
+            compact || stitched
+        });
+        if polled && core.is_ok() {
             return Ok(());
         }
         let right = match forecast {

@@ -331,6 +331,16 @@ impl SimulatedDevice {
         }
     }
 
+    /// Returns the ranges that were released and are reused before any other, ascending by size
+    /// and address. Devices with equal ranges place what follows at equal addresses.
+    pub fn vacant(&self) -> Vec<Range<u64>> {
+        let state = self.0.lock();
+        let of_size = |(&bytes, bases): (&u64, &BTreeSet<u64>)| -> Vec<_> {
+            bases.iter().map(|&base| base..base + bytes).collect()
+        };
+        state.vacant.iter().flat_map(of_size).collect()
+    }
+
     /// Returns how many bytes of device memory are in use.
     pub fn used(&self) -> u64 {
         self.0.lock().used
