@@ -54,9 +54,11 @@ impl Retired {
         unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
     }
 
-    /// Gives a handle the next number after `present`, and returns the old one.
-    pub(crate) fn advance(&self, present: &AtomicU64) -> StreamId {
+    /// Gives a handle the next number after `present`, and returns the old one. The next stream may
+    /// be one of another context.
+    pub(crate) fn advance(&mut self, present: &AtomicU64) -> StreamId {
         let old = present.load(Ordering::Relaxed);
+        self.contexts.remove(&(old & HANDLE_MASK));
         let mut next = old;
         loop {
             // A number is reused after 65,535 streams with this handle, but never while an old

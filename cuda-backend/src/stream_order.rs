@@ -377,8 +377,9 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work of the context of a stream that may have ended, or of the contexts of all
-    /// open devices if its context is not known.
+    /// Waits for all work of the context of a stream that may have ended. Waits for the contexts of
+    /// all open devices as well, unless the driver was asked for the number: the handle may have
+    /// come back in another context.
     pub(crate) fn wait_for_unreported(&self, number: StreamId, captures: Captures) -> DeviceResult<()> {
         let context = self.streams.present_context(number);
         // The context was read before this check, so it is that of the stream, and not of a later
@@ -387,9 +388,14 @@ impl CudaDevice {
             return self.wait_for_retired(number, captures);
         }
         if !context.is_null() {
-            return self.wait_for_all_of(context, captures);
+            self.wait_for_all_of(context, captures)?;
+            if self.identity == StreamIdentity::Asked {
+                return Ok(());
+            }
         }
-        self.wait_for_contexts(captures)
+        let mut open = self.streams.kept_bytes().contexts();
+        open.retain(|other| *other != context);
+        open.into_iter().try_for_each(|context| self.wait_for_all_of(context, captures))
     }
 
     /// Waits for all work of the contexts of all open devices.

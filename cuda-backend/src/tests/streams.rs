@@ -553,3 +553,22 @@ fn a_stream_that_the_device_was_told_of_may_end_without_a_report() {
     assert!(!made.iter().any(|name| name.starts_with("cuStream") || *name == "cuEventRecord"), "{made:?}");
     assert!(waited_for_context(&made), "{made:?}");
 }
+
+/// The next stream with a handle may belong to another device, even if nobody asks the driver.
+#[test]
+fn a_handle_that_comes_back_has_no_known_context() {
+    let device = device();
+    assert!(device.streams().set_unreported(FOREIGN_STREAM));
+    let number = device.stream_in_use(FOREIGN_STREAM).expect("the driver is asked");
+    assert!(!device.streams().present_context(number).is_null());
+    let pushed = |made: &[&str]| made.iter().filter(|name| **name == "cuCtxPushCurrent_v2").count();
+    let made = calls(|| device.synchronize(number).expect("waited"));
+    let waits = made.iter().filter(|name| **name == "cuMemFree_v2").count();
+    assert_eq!((waits, pushed(&made)), (2, 2), "the context of then, and that of the device: {made:?}");
+    let ended = device.stream_destroyed(FOREIGN_STREAM).expect("reported");
+    let next = device.stream_id(FOREIGN_STREAM).expect("a number");
+    assert_ne!(next, ended);
+    assert!(device.streams().present_context(next).is_null());
+    let made = calls(|| device.synchronize(next).expect("waited"));
+    assert!(waited_for_context(&made) && pushed(&made) == 1, "the device's: {made:?}");
+}
