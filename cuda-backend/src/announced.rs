@@ -8,7 +8,7 @@ use crate::context_wait::Captures;
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuEvent, CuStream};
+use crate::driver::types::{CuContext, CuEvent, CuStream};
 use crate::handle::Handle;
 use crate::shared_event::SharedEvent;
 use crate::spare_events::SpareEvents;
@@ -146,7 +146,7 @@ impl CudaDevice {
             let _scope = self.context.enter()?;
             if stream == StreamId::EVERY {
                 // An event of the context would break a capture that nobody announced.
-                self.wait_for_contexts(Captures::MayBreak)?;
+                self.wait_for_contexts(CuContext::NULL, Captures::MayBreak)?;
             } else {
                 // The stream was capturing when it used the block.
                 self.wait_for_unreported(stream, Captures::MayBreak)?;

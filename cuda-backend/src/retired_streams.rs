@@ -46,8 +46,9 @@ impl Retired {
     }
 
     /// Records that the present stream of a handle has ended, without an event after its work.
+    /// [`advance`](Self::advance) follows.
     pub(crate) fn end_unrecorded(&mut self, handle: u64) {
-        let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
+        let context = self.contexts.get(&handle).copied().unwrap_or(CuContext::NULL);
         self.stamp += 1;
         let unrecorded = self.unrecorded.entry(handle).or_default();
         unrecorded.retain(|end| end.context != context);

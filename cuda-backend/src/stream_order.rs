@@ -393,14 +393,13 @@ impl CudaDevice {
                 return Ok(());
             }
         }
-        let mut open = self.streams.kept_bytes().contexts();
-        open.retain(|other| *other != context);
-        open.into_iter().try_for_each(|context| self.wait_for_all_of(context, captures))
+        self.wait_for_contexts(context, captures)
     }
 
-    /// Waits for all work of the contexts of all open devices.
-    pub(crate) fn wait_for_contexts(&self, captures: Captures) -> DeviceResult<()> {
-        self.streams.kept_bytes().contexts().into_iter().try_for_each(|context| self.wait_for_all_of(context, captures))
+    /// Waits for all work of the contexts of all open devices except for `done`.
+    pub(crate) fn wait_for_contexts(&self, done: CuContext, captures: Captures) -> DeviceResult<()> {
+        let open = self.streams.kept_bytes().contexts().into_iter();
+        open.filter(|context| *context != done).try_for_each(|context| self.wait_for_all_of(context, captures))
     }
 
     /// Waits for all queued work of a context. Null means the device's context.

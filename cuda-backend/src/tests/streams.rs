@@ -554,7 +554,7 @@ fn a_stream_that_the_device_was_told_of_may_end_without_a_report() {
     assert!(waited_for_context(&made), "{made:?}");
 }
 
-/// The next stream with a handle may belong to another device, even if nobody asks the driver.
+/// The next stream with a handle can be on another device, and only the driver knows that.
 #[test]
 fn a_handle_that_comes_back_has_no_known_context() {
     let device = device();

@@ -335,9 +335,7 @@ impl SimulatedDevice {
     /// and address. Devices with equal ranges place what follows at equal addresses.
     pub fn vacant(&self) -> Vec<Range<u64>> {
         let state = self.0.lock();
-        let of_size = |(&bytes, bases): (&u64, &BTreeSet<u64>)| -> Vec<_> {
-            bases.iter().map(|&base| base..base + bytes).collect()
-        };
+        let of_size = |(&bytes, bases)| BTreeSet::iter(bases).map(move |&base| base..base + bytes);
         state.vacant.iter().flat_map(of_size).collect()
     }
 
